@@ -1,0 +1,34 @@
+"""Estimators of KL(policy || reference) from one sampled token, as functions of Δ = log π − log π_ref.
+
+k1 and k3 are unbiased in value, k2 is not; only k2 has the gradient of the reverse KL on policy: the gradient of k1 has
+mean zero and that of k3 belongs to the forward KL. Elementwise. Reference: Schulman 2020, "Approximating KL Divergence".
+"""
+
+import jax.numpy as jnp
+
+from eau_jax.core.types import Array
+
+K3_LIMIT = 10.0
+
+
+def k1(delta: Array) -> Array:
+    """Δ; may be negative."""
+    return delta
+
+
+def k2(delta: Array) -> Array:
+    """Δ² / 2."""
+    return 0.5 * jnp.square(delta)
+
+
+def k3(delta: Array) -> Array:
+    """exp(−Δ) + Δ − 1, at most 10."""
+    return jnp.minimum(jnp.expm1(-delta) + delta, K3_LIMIT)
+
+
+def adapted_coef(coef: Array, kl: Array, target: float, samples: int, horizon: int) -> Array:
+    """The next KL coefficient: β (1 + clip(KL / target − 1, −0.2, 0.2) · samples / horizon).
+
+    Reference: Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
+    """
+    return coef * (1 + jnp.clip(kl / target - 1, -0.2, 0.2) * samples / horizon)
