@@ -1,0 +1,86 @@
+"""What a decoder-only transformer is made of. Behaviour follows the explicit fields; `family` only names the format.
+
+The supported architectures are Qwen2/2.5, Qwen3 (dense) and Llama: RMSNorm before attention and before a SwiGLU
+feed-forward block, rotary positions, grouped-query attention.
+"""
+
+import dataclasses
+
+FAMILIES = ("qwen2", "qwen3", "llama")
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3Scaling:
+    """Stretches the slow rotary frequencies of Llama 3.1 and later to a longer context (rope_type "llama3")."""
+
+    factor: float = 8.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+    def __post_init__(self):
+        if self.factor < 1:
+            raise ValueError(f"rope scaling factor is {self.factor}; it must be at least 1")
+        if not 0 < self.low_freq_factor < self.high_freq_factor:
+            raise ValueError(f"rope scaling needs 0 < low_freq_factor < high_freq_factor, but they are "
+                             f"{self.low_freq_factor} and {self.high_freq_factor}")
+        if self.original_max_position < 1:
+            raise ValueError(f"original_max_position is {self.original_max_position}; it must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Shapes and numerics of one model. Hashable, so that it can be a static argument of a jitted function."""
+
+    family: str                              # which Hugging Face architecture the weights are exchanged as
+    vocab_size: int
+    d_model: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int                        # divides num_heads; equal to it without grouped-query attention
+    head_dim: int                            # even
+    d_ff: int
+    rope_theta: float = 10000.0
+    rope_scaling: Llama3Scaling | None = None
+    rms_eps: float = 1e-6
+    tie_embeddings: bool = True              # the output head is the embedding
+    qkv_bias: bool = False
+    o_bias: bool = False                     # Llama and Qwen3 with attention_bias=true
+    qk_norm: bool = False                    # RMSNorm of each query and key head, before the rotation
+    param_dtype: str = "float32"
+    compute_dtype: str = "float32"           # of the layers; rotary angles, norms, softmax and head are always float32
+    remat: bool = False                      # recompute each layer in the backward pass instead of storing it
+    max_position: int = 32768                # longest context the weights are meant for, tokens
+
+    def __post_init__(self):
+        if self.family not in FAMILIES:
+            raise ValueError(f"family {self.family!r} is unknown; supported: {', '.join(FAMILIES)}")
+        for name in ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff", "max_position"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; rotary positions rotate pairs, so it must be even")
+        for name in ("rope_theta", "rms_eps"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
+        for name in ("param_dtype", "compute_dtype"):
+            if getattr(self, name) not in DTYPES:
+                raise ValueError(f"{name} {getattr(self, name)!r} is unknown; supported: {', '.join(DTYPES)}")
+        self._check_family()
+
+    def _check_family(self):
+        """Refuses what the family's Hugging Face architecture cannot express: its export would be another model."""
+        if self.qk_norm != (self.family == "qwen3"):
+            raise ValueError(f"qk_norm is {self.qk_norm}, but it is True for family 'qwen3' and for no other; "
+                             f"family is {self.family!r}")
+        if self.family == "qwen2" and (not self.qkv_bias or self.o_bias):
+            raise ValueError("family 'qwen2' needs qkv_bias=True and o_bias=False; use 'llama' for a model without biases")
+        if self.family != "qwen2" and self.qkv_bias != self.o_bias:
+            raise ValueError(f"family {self.family!r} has one switch for both: qkv_bias {self.qkv_bias} "
+                             f"and o_bias {self.o_bias} must be equal")
+        if self.family == "qwen2" and self.head_dim * self.num_heads != self.d_model:
+            raise ValueError(f"family 'qwen2' needs head_dim * num_heads = d_model, "
+                             f"but {self.head_dim} * {self.num_heads} is not {self.d_model}")

@@ -1,0 +1,291 @@
+"""Exchange of weights with Hugging Face folders: config.json, safetensors (single or sharded) and tokenizer files.
+
+On import every tensor of the files is used exactly once; anything else is a `CheckpointError` that names the tensor, what
+was expected and what was found.
+"""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from einops import rearrange
+from flax import traverse_util
+
+from eau_jax.models.config import Llama3Scaling, ModelConfig
+from eau_jax.models.transformer import Param, Path as ParamPath, parameters
+
+ARCHITECTURES = {"Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                   "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json")
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+SHARD_BYTES = 5_000_000_000
+
+
+class CheckpointError(ValueError):
+    """A model folder that cannot be read as one of the supported architectures."""
+
+
+def load(folder: str | Path, *, param_dtype: str = "float32") -> tuple[ModelConfig, Any]:
+    """Reads a Hugging Face folder.
+
+    Args:
+      folder: holds config.json and model.safetensors, or model.safetensors.index.json and its shards.
+      param_dtype: "float32" or "bfloat16"; weights are converted to it, and `compute_dtype` is set to it.
+
+    Returns:
+      the config and the params tree as numpy arrays on the host: place them with `jax.device_put`.
+
+    Raises:
+      CheckpointError: an unsupported architecture; a missing, extra, misshapen or repeated tensor.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder / 'config.json'} does not exist; a Hugging Face model folder is expected")
+    config = config_from_hf(_read_json(folder / "config.json"), param_dtype=param_dtype)
+    return config, import_tensors(config, _Files(folder), str(folder))
+
+
+def save(folder: str | Path, config: ModelConfig, params: Any, *, tokenizer_files_from: Any = None,
+         shard_bytes: int = SHARD_BYTES) -> None:
+    """Writes a folder that `transformers` reads: config.json, safetensors and, when given, the tokenizer.
+
+    Args:
+      params: the params tree, numpy or fully addressable jax arrays; written in their own dtype.
+      tokenizer_files_from: a model folder whose tokenizer files are copied along, or a tokenizer with `save_pretrained`.
+      shard_bytes: weights that exceed this are split over several files.
+    """
+    from safetensors.numpy import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = export_tensors(config, params)
+    shards, size = [[]], 0
+    for name, (shape, itemsize, _) in tensors.items():
+        nbytes = math.prod(shape) * itemsize
+        if shards[-1] and size + nbytes > shard_bytes:
+            shards, size = [*shards, []], 0
+        shards[-1].append(name)
+        size += nbytes
+    weight_map, total = {}, sum(math.prod(shape) * itemsize for shape, itemsize, _ in tensors.values())
+    for stale in [*folder.glob("model*.safetensors"), *folder.glob(INDEX)]:
+        stale.unlink()
+    for i, names in enumerate(shards):
+        file = WEIGHTS if len(shards) == 1 else f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
+        save_file({name: tensors[name][2]() for name in names}, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(names, file)
+    if len(shards) > 1:
+        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    _write_json(folder / "config.json", config_to_hf(config) | _save_tokenizer(folder, tokenizer_files_from))
+
+
+def config_from_hf(raw: dict[str, Any], *, param_dtype: str = "float32") -> ModelConfig:
+    """The config of a config.json, of transformers 4 or 5. Settings that change the model and are not supported raise."""
+    names = raw.get("architectures") or []
+    family = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
+    if family is None:
+        raise CheckpointError(f"architecture {', '.join(names) or 'none named'} is not supported; "
+                              f"supported: {', '.join(ARCHITECTURES)}")
+    unsupported = {"hidden_act": ("silu",), "use_sliding_window": (False, None), "mlp_bias": (False, None),
+                   "quantization_config": (None,), "pretraining_tp": (1, None)}
+    for name, allowed in unsupported.items():
+        if raw.get(name, allowed[0]) not in allowed:
+            raise CheckpointError(f"config.json: {name} is {raw[name]!r}; supported: {allowed[0]!r}")
+    required = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    for name in required:
+        if name not in raw:
+            raise CheckpointError(f"config.json: {name} is missing; needed: {', '.join(required)}")
+    rope = {"rope_theta": raw.get("rope_theta", 10000.0)} | (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
+    heads, bias = raw["num_attention_heads"], bool(raw.get("attention_bias", False))
+    head_dim = raw.get("head_dim") or (128 if family == "qwen3" else raw["hidden_size"] // heads)
+    return ModelConfig(
+        family=family, vocab_size=raw["vocab_size"], d_model=raw["hidden_size"], num_layers=raw["num_hidden_layers"],
+        num_heads=heads, num_kv_heads=raw.get("num_key_value_heads") or heads, head_dim=head_dim,
+        d_ff=raw["intermediate_size"], rope_theta=float(rope["rope_theta"]), rope_scaling=_scaling_from_hf(rope),
+        rms_eps=raw.get("rms_norm_eps", 1e-6), tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        qkv_bias=family == "qwen2" or bias, o_bias=family != "qwen2" and bias, qk_norm=family == "qwen3",
+        param_dtype=param_dtype, compute_dtype=param_dtype, max_position=raw.get("max_position_embeddings", 32768))
+
+
+def config_to_hf(config: ModelConfig) -> dict[str, Any]:
+    """The config.json of a config, in the names that both transformers 4 and 5 read."""
+    raw = {
+        "architectures": [name for name, family in ARCHITECTURES.items() if family == config.family],
+        "model_type": config.family, "vocab_size": config.vocab_size, "hidden_size": config.d_model,
+        "num_hidden_layers": config.num_layers, "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads, "head_dim": config.head_dim, "intermediate_size": config.d_ff,
+        "hidden_act": "silu", "rms_norm_eps": config.rms_eps, "rope_theta": config.rope_theta, "rope_scaling": None,
+        "tie_word_embeddings": config.tie_embeddings, "max_position_embeddings": config.max_position,
+        "dtype": config.param_dtype, "torch_dtype": config.param_dtype,
+    }
+    if config.family != "qwen2":
+        raw["attention_bias"] = config.qkv_bias
+    scaling = config.rope_scaling
+    if scaling is not None:
+        raw["rope_scaling"] = {
+            "rope_type": "llama3", "factor": scaling.factor, "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_position}
+    return raw
+
+
+def import_tensors(config: ModelConfig, tensors: Any, source: str) -> Any:
+    """The params tree from tensors in the Hugging Face naming and layout, numpy in `param_dtype`.
+
+    Args:
+      tensors: `names() -> {name: where it lies}` and `read(name) -> ndarray`; each is read once.
+      source: for the messages.
+    """
+    table, found = parameters(config), tensors.names()
+    dtype = ml_dtypes.bfloat16 if config.param_dtype == "bfloat16" else np.float32
+    expected = {name for param in table.values() for name in _hf_names(param)}
+    extra = {name for name in found if name not in expected and not name.endswith("rotary_emb.inv_freq")}
+    if config.tie_embeddings and "lm_head.weight" in extra:
+        if not np.array_equal(tensors.read("lm_head.weight"), tensors.read("model.embed_tokens.weight")):
+            raise CheckpointError(f"{found['lm_head.weight']}: lm_head.weight differs from model.embed_tokens.weight, "
+                                  "but config.json says tie_word_embeddings: true")
+        extra.discard("lm_head.weight")
+    for name in sorted(expected - found.keys()):
+        shape = next(_hf_shape(param) for param in table.values() if name in _hf_names(param))
+        raise CheckpointError(f"{source}: tensor {name} of shape {list(shape)} is missing"
+                              + (f"; unknown tensors there: {', '.join(sorted(extra)[:5])}" if extra else ""))
+    for name in sorted(extra):
+        raise CheckpointError(f"{found[name]}: tensor {name} of shape {list(tensors.read(name).shape)} is not part of "
+                              f"{config.family} with this config.json ({len(extra)} such tensors)")
+    flat = {path: np.empty(param.shape, dtype) for path, param in table.items()}
+    for path, param in table.items():
+        for i, name in enumerate(_hf_names(param)):
+            tensor, shape = tensors.read(name), _hf_shape(param)
+            if tensor.shape != shape:
+                raise CheckpointError(f"{found[name]}: tensor {name} has shape {list(tensor.shape)}; "
+                                      f"expected {list(shape)}")
+            target = flat[path][i] if param.axes[0] == "layers" else flat[path]
+            target[...] = rearrange(tensor, f"{param.hf_layout} -> {_inner(param)}", **_sizes(param))
+    return traverse_util.unflatten_dict(flat)
+
+
+def export_tensors(config: ModelConfig, params: Any) -> dict[str, tuple[tuple[int, ...], int, Any]]:
+    """{Hugging Face name: (shape, bytes per number, function that makes the array)}: one is in memory at a time."""
+    table, flat = parameters(config), traverse_util.flatten_dict(params)
+    if flat.keys() != table.keys():
+        raise ValueError(f"params do not fit the config: {sorted('/'.join(p) for p in flat.keys() ^ table.keys())} "
+                         "are in one of them only")
+    result = {}
+    for path, param in table.items():
+        weight = flat[path]
+        if weight.shape != param.shape:
+            raise ValueError(f"params {'/'.join(path)} has shape {list(weight.shape)}; "
+                             f"the config says {list(param.shape)}")
+        for i, name in enumerate(_hf_names(param)):
+            def make(weight=weight, param=param, i=i):
+                tensor = np.asarray(weight[i] if param.axes[0] == "layers" else weight)
+                return np.ascontiguousarray(rearrange(tensor, f"{_inner(param)} -> {param.hf_layout}"))
+            result[name] = _hf_shape(param), weight.dtype.itemsize, make
+    return result
+
+
+class _Files:
+    """The tensors of a folder's safetensors files."""
+
+    def __init__(self, folder: Path):
+        from safetensors import safe_open
+
+        if (folder / INDEX).is_file():
+            listed = _read_json(folder / INDEX)["weight_map"]
+            files = sorted(set(listed.values()))
+        elif (folder / WEIGHTS).is_file():
+            listed, files = {}, [WEIGHTS]
+        else:
+            raise CheckpointError(f"{folder} holds neither {WEIGHTS} nor {INDEX}; only safetensors are read")
+        self.handles, self.where = {}, {}
+        for file in files:
+            if not (folder / file).is_file():
+                raise CheckpointError(f"{folder / file} does not exist, but {INDEX} names it")
+            try:
+                handle = safe_open(folder / file, framework="numpy")
+            except Exception as error:
+                raise CheckpointError(f"{folder / file} is not a safetensors file: {error}") from error
+            for name in handle.keys():
+                if name in self.where:
+                    raise CheckpointError(f"tensor {name} is in two files: {self.where[name]} and {folder / file}")
+                self.handles[name], self.where[name] = handle, str(folder / file)
+        for name, file in listed.items():
+            if self.where.get(name) != str(folder / file):
+                raise CheckpointError(f"{folder / INDEX} says that tensor {name} is in {file}, "
+                                      f"but it is in {self.where.get(name, 'none of the files')}")
+
+    def names(self) -> dict[str, str]:
+        return self.where
+
+    def read(self, name: str) -> np.ndarray:
+        return self.handles[name].get_tensor(name)
+
+
+def _hf_names(param: Param) -> list[str]:
+    layers = range(param.shape[0]) if param.axes[0] == "layers" else (None,)
+    return [param.hf_name.format(layer=layer) for layer in layers]
+
+
+def _sizes(param: Param) -> dict[str, int]:
+    return {axis: size for axis, size in zip(param.axes, param.shape, strict=True) if axis != "layers"}
+
+
+def _inner(param: Param) -> str:
+    return " ".join(_sizes(param))
+
+
+def _hf_shape(param: Param) -> tuple[int, ...]:
+    """Sizes of the layout's groups: "(heads head_dim) embed" -> (heads * head_dim, embed)."""
+    sizes, shape, group = _sizes(param), [], None
+    for word in param.hf_layout.replace("(", "( ").replace(")", " )").split():
+        if word == "(":
+            group = 1
+        elif word == ")":
+            shape, group = [*shape, group], None
+        elif group is None:
+            shape = [*shape, sizes[word]]
+        else:
+            group *= sizes[word]
+    return tuple(shape)
+
+
+def _scaling_from_hf(rope: dict[str, Any]) -> Llama3Scaling | None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise CheckpointError(f"config.json: rope type {kind!r} is not supported; supported: 'default', 'llama3'")
+    return Llama3Scaling(rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"],
+                         rope["original_max_position_embeddings"])
+
+
+def _save_tokenizer(folder: Path, source: Any) -> dict[str, Any]:
+    """Writes the tokenizer; returns the special ids for config.json."""
+    if source is None:
+        return {}
+    if not isinstance(source, (str, Path)):
+        source.save_pretrained(folder)
+        return {name: getattr(source, name) for name in SPECIAL_IDS}
+    source = Path(source)
+    if not source.is_dir():
+        raise ValueError(f"tokenizer_files_from is {str(source)!r}, which is no folder; pass a model folder or a tokenizer")
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file() and source.resolve() != folder.resolve():
+            shutil.copyfile(source / name, folder / name)
+    raw = _read_json(source / "config.json") if (source / "config.json").is_file() else {}
+    return {name: raw[name] for name in SPECIAL_IDS if name in raw}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")

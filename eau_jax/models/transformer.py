@@ -1,0 +1,243 @@
+"""The decoder-only transformer of Qwen2/2.5, Qwen3 (dense) and Llama, as pure functions over a nested dict of arrays.
+
+`parameters` is the one table of weights: shape, logical axes, initialiser and Hugging Face name of each. It drives
+initialisation, sharding, import and export. Layers are stacked on a leading axis and run under `lax.scan`.
+Dimensions: R rows, S columns, N cache slots, C new tokens, L layers, D d_model, H heads, K key-value heads, G = H / K,
+h head_dim, W attended cache positions.
+"""
+
+import dataclasses
+import math
+from typing import Any, Callable
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct, traverse_util
+from jax.nn import initializers
+
+from eau_jax.core.types import Array
+from eau_jax.models.attention import attend, attend_cached
+from eau_jax.models.config import ModelConfig
+
+Path = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Param:
+    """One weight. Where `axes` begins with "layers", it stacks one Hugging Face tensor per layer."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]        # logical axis names, one per dimension
+    init: Callable[..., Array]          # (key, shape, dtype) -> array
+    hf_name: str                        # with {layer} where it is stacked
+    hf_layout: str                      # the axes of one tensor there, in einops' notation
+
+
+def parameters(config: ModelConfig) -> dict[Path, Param]:
+    """Every weight by its path in the params tree."""
+    D, L, h = config.d_model, config.num_layers, config.head_dim
+    sizes = {"layers": L, "embed": D, "heads": config.num_heads, "kv_heads": config.num_kv_heads, "head_dim": h,
+             "mlp": config.d_ff, "vocab": config.vocab_size}
+    block, attn, mlp = "model.layers.{layer}.", "model.layers.{layer}.self_attn.", "model.layers.{layer}.mlp."
+    ones, zeros, normal = initializers.ones, initializers.zeros, initializers.normal
+    into = normal(D ** -0.5)
+    out_of_heads = normal((2 * L * config.num_heads * h) ** -0.5)  # the residual stream keeps its scale through 2L additions
+    out_of_mlp = normal((2 * L * config.d_ff) ** -0.5)
+    rows = [
+        ("embed", "vocab embed", normal(0.02), "model.embed_tokens.weight", "vocab embed"),
+        ("layers/attn_norm", "layers embed", ones, block + "input_layernorm.weight", "embed"),
+        ("layers/q", "layers embed heads head_dim", into, attn + "q_proj.weight", "(heads head_dim) embed"),
+        ("layers/k", "layers embed kv_heads head_dim", into, attn + "k_proj.weight", "(kv_heads head_dim) embed"),
+        ("layers/v", "layers embed kv_heads head_dim", into, attn + "v_proj.weight", "(kv_heads head_dim) embed"),
+        ("layers/o", "layers heads head_dim embed", out_of_heads, attn + "o_proj.weight", "embed (heads head_dim)"),
+        ("layers/mlp_norm", "layers embed", ones, block + "post_attention_layernorm.weight", "embed"),
+        ("layers/gate", "layers embed mlp", into, mlp + "gate_proj.weight", "mlp embed"),
+        ("layers/up", "layers embed mlp", into, mlp + "up_proj.weight", "mlp embed"),
+        ("layers/down", "layers mlp embed", out_of_mlp, mlp + "down_proj.weight", "embed mlp"),
+        ("final_norm", "embed", ones, "model.norm.weight", "embed"),
+    ]
+    if config.qkv_bias:
+        rows += [
+            ("layers/q_bias", "layers heads head_dim", zeros, attn + "q_proj.bias", "(heads head_dim)"),
+            ("layers/k_bias", "layers kv_heads head_dim", zeros, attn + "k_proj.bias", "(kv_heads head_dim)"),
+            ("layers/v_bias", "layers kv_heads head_dim", zeros, attn + "v_proj.bias", "(kv_heads head_dim)"),
+        ]
+    if config.o_bias:
+        rows += [("layers/o_bias", "layers embed", zeros, attn + "o_proj.bias", "embed")]
+    if config.qk_norm:
+        rows += [("layers/q_norm", "layers head_dim", ones, attn + "q_norm.weight", "head_dim"),
+                 ("layers/k_norm", "layers head_dim", ones, attn + "k_norm.weight", "head_dim")]
+    if not config.tie_embeddings:
+        rows += [("head", "vocab embed", into, "lm_head.weight", "vocab embed")]
+    table = {}
+    for path, axes, init, hf_name, hf_layout in rows:
+        axes = tuple(axes.split())
+        table[tuple(path.split("/"))] = Param(tuple(sizes[axis] for axis in axes), axes, init, hf_name, hf_layout)
+    return table
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """How many numbers the model has; a tied head counts once."""
+    return sum(math.prod(param.shape) for param in parameters(config).values())
+
+
+def logical_axes(config: ModelConfig) -> Any:
+    """The params tree with each array replaced by the tuple of its logical axis names."""
+    return traverse_util.unflatten_dict({path: param.axes for path, param in parameters(config).items()})
+
+
+def init(config: ModelConfig, key: Array) -> Any:
+    """Random weights in `param_dtype`: normal with variance 1 / fan-in, projections back into the residual stream
+    divided by sqrt(2 L), embedding 0.02, norms 1, biases 0. The same key gives the same weights on any device count."""
+    table = parameters(config)
+    keys = jax.random.split(key, len(table))
+    dtype = jnp.dtype(config.param_dtype)
+    return traverse_util.unflatten_dict({path: param.init(k, param.shape, dtype)
+                                         for k, (path, param) in zip(keys, table.items(), strict=True)})
+
+
+def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, segment_ids: Array) -> Array:
+    """Hidden states after the final norm, for rows that may be packed.
+
+    Args:
+      tokens: i32[R, S].
+      positions: i32[R, S], position of each token within its own episode, from 0.
+      segment_ids: i32[R, S]; equal ids within a row are one episode, in order; 0 is padding. A token attends to itself
+        and to the earlier tokens of its row with the same id.
+
+    Returns:
+      [R, S, D] in `compute_dtype`; column t has seen tokens up to and including t. Padding holds finite garbage.
+    """
+    chex.assert_rank([tokens, positions, segment_ids], 2)
+    chex.assert_equal_shape([tokens, positions, segment_ids])
+    rotation = _rotation(config, positions)
+
+    def body(hidden, layer):
+        hidden, _, _ = _layer(layer, config, hidden, rotation, lambda q, k, v: attend(q, k, v, segment_ids))
+        return hidden, None
+
+    body = jax.checkpoint(body, prevent_cse=False) if config.remat else body
+    hidden, _ = jax.lax.scan(body, _embed(params, config, tokens), params["layers"])
+    return rms_norm(hidden, params["final_norm"], config.rms_eps)
+
+
+@struct.dataclass
+class KVCache:
+    """Rotated keys and values of every layer; slot n holds one episode. What lies past its length is never read."""
+
+    k: Array  # [L, N, S, K, h]
+    v: Array  # [L, N, S, K, h]
+
+
+def init_cache(config: ModelConfig, slots: int, length: int) -> KVCache:
+    """An empty cache for `slots` episodes of up to `length` tokens, in `compute_dtype`."""
+    shape = (config.num_layers, slots, length, config.num_kv_heads, config.head_dim)
+    return KVCache(*(jnp.zeros(shape, config.compute_dtype) for _ in range(2)))
+
+
+def extend(params: Any, config: ModelConfig, cache: KVCache, tokens: Array, start: Array, count: Array, *,
+           window: int | None = None) -> tuple[Array, KVCache]:
+    """Feeds `count[n]` further tokens to slot n: C = 1 is decoding, C > 1 a chunk of a prompt or of an observation.
+
+    The cache is read in place and written once, after the last layer: donate it, and nothing else of it is copied.
+
+    Args:
+      tokens: i32[N, C]; columns from count[n] on are ignored.
+      start: i32[N], tokens that slot n already holds; start + count must not pass the cache's length.
+      count: i32[N], 0..C. A slot with 0 keeps its cache to the bit.
+      window: how many cache positions are read; every start[n] with count[n] > 0 must be at most this. The whole length
+        unless given. Round it up to a few sizes: each is compiled once.
+
+    Returns:
+      hidden [N, C, D] after the final norm, as `forward` gives it (garbage in ignored columns), and the new cache.
+    """
+    L, N, S, _, _ = cache.k.shape
+    C = tokens.shape[1]
+    window = S if window is None else window
+    if not 0 <= window <= S:
+        raise ValueError(f"window is {window}; it must lie in 0..{S}, the length of the cache")
+    chex.assert_shape([tokens], (N, C))
+    chex.assert_shape([start, count], (N,))
+    columns = jnp.arange(C, dtype=jnp.int32)[None, :]                                        # [1, C]
+    positions = start[:, None] + columns                                                     # [N, C]
+    rotation = _rotation(config, positions)
+
+    def body(hidden, step):
+        index, layer = step
+        # One slice per layer: the part of this layer's cache that is attended to, never the whole of it.
+        old_k, old_v = (jax.lax.dynamic_slice(x, (index, 0, 0, 0, 0), (1, N, window, *x.shape[3:]))[0]
+                        for x in (cache.k, cache.v))
+        hidden, k, v = _layer(layer, config, hidden, rotation,
+                              lambda q, k, v: attend_cached(q, k, v, old_k, old_v, start))
+        return hidden, (k, v)
+
+    hidden, (k, v) = jax.lax.scan(body, _embed(params, config, tokens), (jnp.arange(L), params["layers"]))
+    slots = jnp.arange(N, dtype=jnp.int32)[:, None]
+    target = jnp.where(columns < count[:, None], positions, S)                               # S is out of range: dropped
+    cache = KVCache(cache.k.at[:, slots, target].set(k, mode="drop"), cache.v.at[:, slots, target].set(v, mode="drop"))
+    return rms_norm(hidden, params["final_norm"], config.rms_eps), cache
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis; float32 inside, in x's dtype outside (arXiv:1910.07467)."""
+    y = x.astype(jnp.float32)
+    y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + eps)
+    return y.astype(x.dtype) * _like(weight.astype(x.dtype), x)
+
+
+def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array, Array],
+           attend: Callable[[Array, Array, Array], Array]) -> tuple[Array, Array, Array]:
+    """One block: [R, S, D] -> [R, S, D], and the rotated keys and the values [R, S, K, h] of its tokens."""
+    layer = jax.tree.map(lambda w: w.astype(config.compute_dtype), layer)
+    x = rms_norm(hidden, layer["attn_norm"], config.rms_eps)
+    q, k, v = (jnp.einsum("rsd,dnh->rsnh", x, layer[name]) for name in ("q", "k", "v"))
+    if config.qkv_bias:
+        q, k, v = (y + layer[f"{name}_bias"][None, None] for y, name in ((q, "q"), (k, "k"), (v, "v")))
+    if config.qk_norm:
+        q, k = rms_norm(q, layer["q_norm"], config.rms_eps), rms_norm(k, layer["k_norm"], config.rms_eps)
+    q, k = _rotate(q, rotation), _rotate(k, rotation)
+    mixed = jnp.einsum("rsnh,nhd->rsd", attend(q, k, v), layer["o"])
+    hidden = hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed)
+    x = rms_norm(hidden, layer["mlp_norm"], config.rms_eps)
+    gated = jax.nn.silu(x @ layer["gate"]) * (x @ layer["up"])
+    return hidden + gated @ layer["down"], k, v
+
+
+def _embed(params: Any, config: ModelConfig, tokens: Array) -> Array:
+    return jnp.take(params["embed"], tokens, axis=0, mode="clip").astype(config.compute_dtype)
+
+
+def _rotation(config: ModelConfig, positions: Array) -> tuple[Array, Array]:
+    """cos and sin of the rotary angles, f32[R, S, 1, h/2] (arXiv:2104.09864)."""
+    angles = positions.astype(jnp.float32)[..., None] * jnp.asarray(_frequencies(config))[None, None]
+    return jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
+
+
+def _frequencies(config: ModelConfig) -> np.ndarray:
+    """Radians per token of each pair of dimensions, f32[h/2].
+
+    Llama 3 scaling: a wavelength longer than original_max_position / low_freq_factor is stretched by `factor`, one
+    shorter than original_max_position / high_freq_factor is kept, and between the two the frequency is interpolated.
+    """
+    frequencies = config.rope_theta ** (-np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim)
+    scaling = config.rope_scaling
+    if scaling is not None:
+        turns = scaling.original_max_position * frequencies / (2 * np.pi)  # rotations within the original context
+        kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+        kept = np.clip(kept, 0.0, 1.0)
+        frequencies = frequencies * (kept + (1 - kept) / scaling.factor)
+    return frequencies.astype(np.float32)
+
+
+def _rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
+    """Rotates dimension i together with i + h/2 (the Hugging Face pairing), in float32."""
+    cos, sin = rotation
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def _like(weight: Array, x: Array) -> Array:
+    """[E] with leading axes of size 1, to multiply x [..., E]."""
+    return weight.reshape((1,) * (x.ndim - 1) + weight.shape)
