@@ -121,6 +121,11 @@ def _write(out: Trajectory, at: tuple[int, int], episode: Episode, tokens: int, 
     out.discounts[at][len(episode.turns) - 1] = 0.0 if episode.stop.terminated else 1.0
 
 
+def every(groups: Sequence[Sequence[Episode]]) -> np.ndarray:
+    """bool[P]: all groups."""
+    return np.ones(len(groups), bool)
+
+
 def informative(groups: Sequence[Sequence[Episode]], tolerance: float = 1e-6) -> np.ndarray:
     """bool[P]: groups whose usable episodes' raw scores spread by more than `tolerance` (dynamic filtering, DAPO).
 

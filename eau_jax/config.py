@@ -1,0 +1,385 @@
+"""What decides shapes, paths and which parts run. Changing any of it means a restart; numbers that may change while
+training runs are knobs (`core/knobs.py`).
+
+A config file is Python: `config() -> Config`. Parts are chosen by importing them. The command line overrides every
+plain field; `eau-jax train CONFIG --help` lists them with their defaults.
+"""
+
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+from typing import Annotated, Any, Callable, Mapping
+
+import tyro
+
+from eau_jax.algorithms import correction, gae, kl, reduction, view, whiten
+from eau_jax.core import batching, knobs as knob
+from eau_jax.core.part import Env, User
+from eau_jax.users.symbolic import symbolic
+
+Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importing it in the config file
+
+
+class ConfigError(ValueError):
+    """A config that cannot be run as it stands."""
+
+
+def at_least(owner: Any, low: float, *names: str) -> None:
+    """Raises ConfigError for the first of the fields that lies below `low`."""
+    for name in names:
+        value = getattr(owner, name)
+        if not value >= low:
+            raise ConfigError(f"{type(owner).__name__.lower()}.{name} = {value} is out of range; allowed: {low} or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tasks:
+    """Where the tasks come from."""
+
+    generate: Part = None
+    """(split "train" or "test", count, seed) -> tasks; the splits share no content"""
+    train: int = 2000
+    """number of different training tasks"""
+    test: int = 128
+    """number of held-out tasks"""
+    train_file: str = ""
+    """a file of training tasks in the upstream schema, in place of generated ones"""
+    test_file: str = ""
+    """a file of held-out tasks, in place of generated ones"""
+    load: Part = None
+    """path -> tasks, reads the two files above"""
+
+    def __post_init__(self):
+        at_least(self, 1, "train", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The policy's starting weights."""
+
+    make: Part = None
+    """(config, folder) -> None: writes a Hugging Face folder with config, weights and tokenizer; None: use `folder`"""
+    folder: str = ""
+    """a Hugging Face folder to start from, when nothing is made"""
+    param_dtype: str = "float32"
+    """dtype of parameters and optimizer state: float32 or bfloat16"""
+    compute_dtype: str = "float32"
+    """dtype of activations; head and softmax are float32 always"""
+    remat: bool = False
+    """recompute each layer's activations in the backward pass: less memory, about a third more work"""
+    vocab_size: int = 512
+    """of a made model: entries of its byte-level BPE tokenizer"""
+    d_model: int = 128
+    """of a made model: width"""
+    num_layers: int = 3
+    """of a made model: layers"""
+    num_heads: int = 4
+    """of a made model: query heads"""
+    num_kv_heads: int = 2
+    """of a made model: key and value heads"""
+    d_ff: int = 384
+    """of a made model: width of the feed-forward layer"""
+
+    def __post_init__(self):
+        at_least(self, 1, "d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
+        at_least(self, 260, "vocab_size")
+        for name in ("param_dtype", "compute_dtype"):
+            if getattr(self, name) not in ("float32", "bfloat16"):
+                raise ConfigError(f"model.{name} = {getattr(self, name)!r}; allowed: float32, bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """Which estimator, view, loss and correction; each a part or plain function."""
+
+    advantage: Part = gae.gae
+    """advantage estimator"""
+    view: Part = view.by_action
+    """what one decision step is: by_action, by_token or by_action_end"""
+    normalise: Part = whiten.over_actions
+    """advantage normalisation over the global batch"""
+    reduction: Part = reduction.token_mean
+    """weight of each action token in the loss"""
+    kl: Part = None
+    """KL estimator in the loss against the frozen starting policy; None: no reference policy is kept"""
+    correction: Part = correction.truncated
+    """sampler-trainer correction"""
+    shared_trunk: bool = False
+    """the critic is a head on the policy's trunk in place of a tower of its own"""
+    keep_groups: Part = batching.every
+    """groups that are learned from: every, or informative (dynamic filtering)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+    """How conversations are collected."""
+
+    tasks: int = 16
+    """P: tasks per update"""
+    group: int = 4
+    """G: episodes per task"""
+    max_tokens: int = 512
+    """token budget of an episode, prompt included; it decides array widths and memory"""
+    max_new_tokens: int = 64
+    """token budget of one assistant turn"""
+    slots: int = 32
+    """episodes that generate at the same time in the embedded sampler"""
+    top_p: float = 1.0
+    """nucleus of the sampled distribution; 1 turns it off"""
+    top_k: int = 0
+    """size of the sampled set; 0 turns it off"""
+    deadline_s: float = 120.0
+    """seconds that one call to the sampler or the user may take; then the episode is dropped and counted"""
+    infra_retries: int = 1
+    """further tries of an episode that failed for reasons outside the agent's control"""
+
+    def __post_init__(self):
+        at_least(self, 1, "tasks", "group", "max_new_tokens", "slots")
+        at_least(self, 0, "top_k", "infra_retries")
+        at_least(self, self.max_new_tokens + 1, "max_tokens")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"rollout.top_p = {self.top_p} is out of range; allowed: above 0, up to 1")
+        if not self.deadline_s > 0:
+            raise ConfigError(f"rollout.deadline_s = {self.deadline_s} is out of range; allowed: above 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Learn:
+    """How many updates and how they are cut."""
+
+    steps: int = 50
+    """updates: one batch of conversations each"""
+    epochs: int = 1
+    """passes over a batch"""
+    minibatches: int = 2
+    """optimizer steps in one pass; tasks per update must divide by it"""
+    rows: int = 8
+    """packed rows (of rollout.max_tokens tokens) in one forward and backward pass; decides memory, not results"""
+    chunk: int = 256
+    """action tokens whose logits exist at the same time"""
+    critic_updates: int = 1
+    """critic passes over a minibatch for each policy pass"""
+    critic_warmup: int = 2
+    """first updates in which only the critic learns"""
+
+    def __post_init__(self):
+        at_least(self, 1, "steps", "epochs", "minibatches", "rows", "chunk", "critic_updates")
+        at_least(self, 0, "critic_warmup")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sft:
+    """Cold start: supervised fine-tuning on scripted episodes before reinforcement learning."""
+
+    steps: int = 0
+    """optimizer steps; 0: no cold start"""
+    episodes: int = 512
+    """scripted episodes to imitate"""
+    batch: int = 32
+    """episodes per optimizer step"""
+    expert_share: float = 0.0
+    """share of the episodes played by the environment's expert; its novice plays the rest"""
+
+    def __post_init__(self):
+        at_least(self, 0, "steps")
+        at_least(self, 1, "episodes", "batch")
+        if not 0 <= self.expert_share <= 1:
+            raise ConfigError(f"sft.expert_share = {self.expert_share} is out of range; allowed: 0 to 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Held-out evaluation: at the start, every so many updates, and at the end."""
+
+    every: int = 0
+    """updates between two evaluations in a run; 0: only before and after"""
+    samples: int = 1
+    """episodes per held-out task"""
+    temperature: float = 1.0
+    """sampling temperature; 0 is greedy"""
+
+    def __post_init__(self):
+        at_least(self, 0, "every", "temperature")
+        at_least(self, 1, "samples")
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What is kept to resume from."""
+
+    every: int = 5
+    """updates between two checkpoints"""
+    keep: int = 2
+    """newest checkpoints kept, the best one besides"""
+    best_by: str = "rollout/score"
+    """training statistic whose running mean chooses the best checkpoint"""
+
+    def __post_init__(self):
+        at_least(self, 1, "every", "keep")
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSize:
+    """How many devices each mesh axis has."""
+
+    data: int = -1
+    """rows of a batch; -1: all devices that the other axes leave"""
+    fsdp: int = 1
+    """rows, and parameters cut along their width"""
+    tensor: int = 1
+    """heads, feed-forward width and vocabulary"""
+
+    def __post_init__(self):
+        at_least(self, 1, "fsdp", "tensor")
+        if self.data != -1:
+            at_least(self, 1, "data")
+
+
+@dataclasses.dataclass(frozen=True)
+class Swap:
+    """A change of knobs or rules that takes effect before update `step`: a journal of these replays a run."""
+
+    step: int
+    knobs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    rules: str = ""
+    """TOML text of a new decision list; empty: unchanged"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One run."""
+
+    env: Part
+    template: Part
+    user: Part = symbolic
+    name: str = "run"
+    """folder of the run below `root`"""
+    root: str = "runs"
+    """folder of all runs"""
+    seed: int = 0
+    """decides everything that is random"""
+    rules: str = ""
+    """file of the user's decision list; empty: the environment's own"""
+    tasks: Tasks = Tasks()
+    model: Model = Model()
+    algorithm: Algorithm = Algorithm()
+    rollout: Rollout = Rollout()
+    learn: Learn = Learn()
+    sft: Sft = Sft()
+    eval: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
+    mesh: MeshSize = MeshSize()
+    knobs: Part = dataclasses.field(default_factory=dict)
+    """starting values of knobs by path, where they differ from the parts' defaults"""
+    swaps: Part = ()
+    """scheduled changes of knobs and rules"""
+
+    def __post_init__(self):
+        if not self.name or "/" in self.name or self.name in (".", "..", "sealed"):
+            raise ConfigError(f"name = {self.name!r} cannot be a folder of a run; allowed: any other plain folder name")
+        if self.rollout.tasks % self.learn.minibatches:
+            raise ConfigError(f"rollout.tasks = {self.rollout.tasks} does not divide by learn.minibatches = "
+                              f"{self.learn.minibatches}; choose a divisor")
+        _refuse_idle(self)
+
+
+def _refuse_idle(config: Config) -> None:
+    """A setting that would do nothing in this run is refused, not ignored."""
+    made = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
+    critic = ("critic_updates", "critic_warmup")
+    idle = [
+        (config.model.make is not None, config.model, "model", ("folder",), "the model is made by model.make"),
+        (config.model.make is None, config.model, "model", made, "the model is read from model.folder"),
+        (not config.algorithm.advantage.needs_critic, config.learn, "learn", critic,
+         f"{config.algorithm.advantage.name} has no critic"),
+        (config.algorithm.shared_trunk, config.learn, "learn", critic, "the critic shares the policy's trunk"),
+        (not config.algorithm.advantage.needs_critic, config.algorithm, "algorithm", ("shared_trunk",),
+         f"{config.algorithm.advantage.name} has no critic"),
+        (config.sft.steps == 0, config.sft, "sft", ("episodes", "batch", "expert_share"), "sft.steps is 0"),
+        (bool(config.tasks.train_file), config.tasks, "tasks", ("train",), "tasks.train_file is given"),
+        (bool(config.tasks.test_file), config.tasks, "tasks", ("test",), "tasks.test_file is given"),
+    ]
+    for holds, part, where, names, why in idle:
+        for field in dataclasses.fields(part):
+            if holds and field.name in names and getattr(part, field.name) != field.default:
+                raise ConfigError(f"{where}.{field.name} = {getattr(part, field.name)!r} would do nothing, because {why}; "
+                                  f"leave it at {field.default!r}")
+
+
+def knob_tree(config: Config) -> dict[str, Any]:
+    """Every knob of the chosen parts with this config's starting values. A knob of a part that does not run is unknown."""
+    from eau_jax.learner.learner import rl_knobs  # the learner is heavy, and --help of other commands does without
+
+    tree = {"env": config.env.knobs, "user": config.user.knobs, "rl": rl_knobs(config.algorithm)}
+    return knob.patch(tree, config.knobs)
+
+
+def load_config(path: str) -> Config:
+    """Runs a config file's `config()`.
+
+    Raises:
+      ConfigError: when there is no such file or it has no `config`.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "config.py"
+    if not file.is_file():
+        raise ConfigError(f"no config file {path!r}; give a Python file with `config() -> Config`, such as "
+                          f"configs/quickstart.py, or a run folder")
+    spec = importlib.util.spec_from_file_location(f"eau_config_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "config"):
+        raise ConfigError(f"{path} defines no `config() -> Config`")
+    return module.config()
+
+
+def changed(before: Any, after: Any, prefix: str = "") -> dict[str, Any]:
+    """{path: value} of the plain fields in which two configs differ."""
+    found = {}
+    for field in dataclasses.fields(after):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if dataclasses.is_dataclass(new) and type(old) is type(new):
+            found |= changed(old, new, f"{prefix}{field.name}.")
+        elif old != new:
+            found[f"{prefix}{field.name}"] = new
+    return found
+
+
+def replace(config: Any, changes: Mapping[str, Any]) -> Any:
+    """A config with the fields at dotted paths replaced."""
+    by_field: dict[str, Any] = {}
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        by_field[name] = {**by_field.get(name, {}), rest: value} if rest else value
+    nested = {name: replace(getattr(config, name), value)
+              if dataclasses.is_dataclass(getattr(config, name)) and isinstance(value, dict) else value
+              for name, value in by_field.items()}
+    return dataclasses.replace(config, **nested)
+
+
+def runnable(path: str, changes: Mapping[str, Any]) -> str:
+    """Python text of a config file that gives the same run as `path` with `changes`: the source, then the changes."""
+    file = Path(path) / "config.py" if Path(path).is_dir() else Path(path)
+    text = file.read_text(encoding="utf-8")
+    if changes:
+        text += ("\n\n# Appended by eau-jax: what the command line changed.\n"
+                 "from eau_jax.config import replace as _replace\n\n_before = config\n\n\n"
+                 f"def config(_before=_before):\n    return _replace(_before(), {json.loads(json.dumps(dict(changes)))!r})\n")
+    return text
+
+
+def describe(value: Any) -> Any:
+    """A config as JSON values for reading: parts by name, functions as module:qualname."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return getattr(value, "name", type(value).__name__)
+    if isinstance(value, (list, tuple)):
+        return [describe(item) for item in value]
+    if isinstance(value, Callable):
+        return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
+    return value
