@@ -1,0 +1,145 @@
+"""Many conversations at once over one sampler, their statistics and their record."""
+
+import asyncio
+import collections
+from typing import Any, Callable, Iterable, Sequence
+
+import numpy as np
+
+from eau_jax.core.types import Episode, StopReason
+from eau_jax.rollout.agent import Agent
+from eau_jax.rollout.episode import Budgets, Pinned, run_episode
+from eau_jax.rollout.seeds import episode_seed, group_seed
+from eau_jax.rollout.simulator import Simulator
+from eau_jax.rollout.template import Chat
+
+Groups = list[list[Episode]]
+
+
+def _silent(done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+async def collect(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned, budgets: Budgets, *,
+                  indices: Sequence[int], group_size: int, run_seed: int, step: int, retries: int = 1,
+                  concurrency: int = 4096, progress: Callable[[int, int], None] = _silent
+                  ) -> tuple[Groups, dict[str, float]]:
+    """P x G episodes of the tasks `indices`, concurrently.
+
+    An episode that fails outside the agent's control is played again with the same seeds, up to `retries` times, so that
+    a passing failure leaves no trace in the data; then it stays in its place as INFRA_ERROR.
+
+    Args:
+      indices: [P] rows of the simulator's task table; a row may occur once.
+      concurrency: the most episodes that are open at a time.
+      progress: called with (episodes done, episodes in all) after each.
+
+    Returns:
+      [P][G] episodes, and `statistics` of them with "rollout/infra_retries", the episodes played again.
+    """
+    if len(set(indices)) != len(indices):
+        raise ValueError(f"a task occurs twice in one batch: {sorted(indices)}; its two groups would be the same")
+    places, retried, done = asyncio.Semaphore(concurrency), 0, 0
+    total = len(indices) * group_size
+
+    async def one(index: int, g: int) -> Episode:
+        nonlocal retried, done
+        async with places:
+            for attempt in range(retries + 1):
+                episode = await run_episode(
+                    simulator, agent, chat, pinned, budgets, index=index, seed=episode_seed(run_seed, step, index, g),
+                    group=group_seed(run_seed, step, index), session=f"{step}/{index}/{g}/{attempt}")
+                if episode.stop.usable:
+                    break
+                retried += attempt < retries
+        done += 1
+        progress(done, total)
+        return episode
+
+    flat = await _all([one(index, g) for index in indices for g in range(group_size)])
+    groups = [flat[p * group_size:(p + 1) * group_size] for p in range(len(indices))]
+    return groups, {**statistics(groups), "rollout/infra_retries": float(retried)}
+
+
+async def _all(coroutines: Iterable[Any]) -> list[Any]:
+    """Their results in order. The first error is raised, and the others are cancelled and awaited."""
+    running = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*running))
+    finally:
+        for future in running:
+            future.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def statistics(groups: Groups) -> dict[str, float]:
+    """What happened in a batch, over usable episodes; nan where nothing was counted. Rates are shares in [0, 1].
+
+    "rollout/..." is: episodes (usable, a count) · return_mean, return_std (undiscounted) · score_mean (the environment's
+    own, normalised) · success_rate · turns_mean (per episode) · action_tokens_mean (per turn) · tokens_mean (per
+    episode) · truncated_rate · infra_rate (of all episodes) · parse_error_rate (of turns) · zero_spread_rate (of groups,
+    by score) · leak_rate (of replies) · spoke_<who> (of replies that were worded) · stop_<reason> (of all episodes) ·
+    reward_turn_<u> (mean reward of turn u, over the episodes that have one).
+    """
+    everything = [episode for group in groups for episode in group]
+    usable = [episode for episode in everything if episode.stop.usable]
+    turns = [turn for episode in usable for turn in episode.turns]
+    worded = [turn for turn in turns if turn.spoke != "none"]
+    returns = [episode.score_return for episode in usable]
+    out = {
+        "episodes": float(len(usable)),
+        "return_mean": _mean(returns),
+        "return_std": float(np.std(returns)) if returns else float("nan"),
+        "score_mean": _mean(episode.score for episode in usable),
+        "success_rate": _mean(episode.success for episode in usable),
+        "turns_mean": _mean(len(episode.turns) for episode in usable),
+        "action_tokens_mean": _mean(len(turn.action) for turn in turns),
+        "tokens_mean": _mean(len(episode.tokens) for episode in usable),
+        "truncated_rate": _mean(episode.stop.truncated for episode in usable),
+        "infra_rate": _mean(not episode.stop.usable for episode in everything),
+        "parse_error_rate": _mean(turn.parse_failed for turn in turns),
+        "zero_spread_rate": _mean(_spread(group) < 1e-6 for group in groups if _counted(group) > 1),
+        "leak_rate": _mean(turn.leaked for turn in worded),
+    }
+    spoke = collections.Counter(turn.spoke for turn in worded)
+    out |= {f"spoke_{who}": count / len(worded) for who, count in sorted(spoke.items())}
+    out |= {f"stop_{reason.value}": _mean(episode.stop is reason for episode in everything) for reason in StopReason}
+    longest = max((len(episode.turns) for episode in usable), default=0)
+    out |= {f"reward_turn_{u}": _mean(episode.turns[u].reward for episode in usable if u < len(episode.turns))
+            for u in range(longest)}
+    return {f"rollout/{name}": value for name, value in out.items()}
+
+
+def to_record(episode: Episode, tokens: bool = False) -> dict[str, Any]:
+    """One readable line of episodes/<step>.jsonl; with `tokens`, everything that was fed and sampled as well."""
+    record = {
+        "task": episode.task.id, "env": episode.task.env, "user": episode.user, "seed": episode.seed,
+        "generation": episode.generation, "stop": episode.stop.value, "score": episode.score,
+        "return": episode.score_return, "success": episode.success, "error": episode.error,
+        "tokens": len(episode.tokens),
+        "turns": [{
+            "agent": turn.agent_text, "reply": turn.reply_text, "spoke": turn.spoke, "reward": turn.reward,
+            "act": dict(turn.act), "parse_failed": turn.parse_failed, "leaked": turn.leaked,
+            "observation_tokens": len(turn.observation), "action_tokens": len(turn.action),
+            "policy_version": turn.policy_version,
+        } for turn in episode.turns]}
+    if tokens:
+        record["final_ids"] = episode.final.tolist()
+        for line, turn in zip(record["turns"], episode.turns, strict=True):
+            line |= {"observation_ids": turn.observation.tolist(), "action_ids": turn.action.tolist(),
+                     "logprobs": turn.logprobs.tolist()}
+    return record
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = [float(value) for value in values]
+    return sum(values) / len(values) if values else float("nan")
+
+
+def _counted(group: Sequence[Episode]) -> int:
+    return sum(episode.stop.usable for episode in group)
+
+
+def _spread(group: Sequence[Episode]) -> float:
+    scores = [episode.score for episode in group if episode.stop.usable]
+    return max(scores) - min(scores)

@@ -1,0 +1,157 @@
+"""One conversation as a coroutine: tokens in, tokens out, rewards where the agent's own tokens end.
+
+    request -> completion -> text -> act -> features -> reply -> state, time step -> draft -> wording -> observation
+
+What was fed and what was sampled is only ever appended to. What fails outside the agent's control ends the episode as
+INFRA_ERROR, which is dropped and counted; an error in our own code is raised.
+"""
+
+import asyncio
+import dataclasses
+from typing import Any, Awaitable, NamedTuple
+
+import numpy as np
+
+from eau_jax.core.part import Act, Kind, Reply, TimeStep, Words
+from eau_jax.core.types import Episode, InfraError, StopReason, Task, Turn
+from eau_jax.rollout.agent import Agent
+from eau_jax.rollout.seeds import turn_seed
+from eau_jax.rollout.simulator import Simulator
+from eau_jax.rollout.template import Chat, visible
+from eau_jax.samplers.types import Completion, TokenRequest
+
+STOPS = tuple(StopReason)
+
+
+@dataclasses.dataclass(frozen=True)
+class Budgets:
+    """What one episode may use."""
+
+    max_tokens: int               # of the whole episode, prompt included
+    max_new_tokens: int           # of one agent turn
+    min_new_tokens: int = 1       # a turn that would have less room than this is not begun: the episode is cut instead
+    agent_seconds: float = 600.0  # one call of the sampler, its queue included
+    user_seconds: float = 60.0    # one reply of the user, its retries included
+
+
+class Pinned(NamedTuple):
+    """What an episode is pinned to when it begins; a swap between two updates never reaches into it."""
+
+    knobs: Any                    # the whole tree {"user", "env", "rl"}
+    rules: Any                    # the symbolic user's compiled decision list
+    generation: int               # version number of the two
+
+
+async def run_episode(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned, budgets: Budgets, *,
+                      index: int, seed: int, group: int, session: str) -> Episode:
+    """Plays one episode of task `index`.
+
+    Args:
+      seed: of this episode, in [0, 2**31).
+      group: seed shared by the episodes of a group: the initial state and the draws that a group shares follow from it.
+      session: names the episode to the sampler; it is released at the end, whatever happened.
+
+    Returns:
+      The episode. With INFRA_ERROR it holds the turns that were complete, `error` says what failed and `score` is nan.
+
+    Raises:
+      ValueError: when the prompt leaves no room for an action, or the sampler breaks its contract.
+    """
+    task = simulator.tasks[index]
+    turns: list[Turn] = []
+    try:
+        try:
+            final, stop, success = await _converse(simulator, agent, chat, pinned, budgets, index, seed, group, session,
+                                                   turns)
+        finally:
+            await agent.release(session)
+    except InfraError as error:
+        return _episode(simulator, pinned, task, seed, turns, np.zeros(0, np.int32), StopReason.INFRA_ERROR, False,
+                        float("nan"), f"turn {len(turns) + 1}: {error}")
+    score = float(simulator.env.score(task, float(sum(turn.reward for turn in turns))))
+    return _episode(simulator, pinned, task, seed, turns, final, stop, success, score, "")
+
+
+async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned, budgets: Budgets, index: int,
+                    seed: int, group: int, session: str, turns: list[Turn]) -> tuple[np.ndarray, StopReason, bool]:
+    """Adds to `turns` as they are complete; returns the final tokens, the stop reason and the success."""
+    env, user, task = simulator.env, simulator.user, simulator.tasks[index]
+    system, opening = env.prompt(task)
+    observation = chat.opening(system, opening)
+    if len(observation) + budgets.min_new_tokens > budgets.max_tokens:
+        raise ValueError(f"the prompt of task {task.id!r} has {len(observation)} tokens, and an episode may have "
+                         f"{budgets.max_tokens}: raise rollout.max_tokens or leave long tasks out")
+    state = simulator.reset(pinned.knobs, index, group)
+    history = np.zeros(0, np.int32)
+    while True:
+        number = len(turns)
+        history = np.concatenate([history, observation])
+        room = min(budgets.max_new_tokens, budgets.max_tokens - len(history))
+        request = TokenRequest(session, history, room, seed, chat.stop_ids)
+        completion = await _within(budgets.agent_seconds, "the sampler", agent.speak(request, task, state))
+        action = _checked(completion, room)
+        history = np.concatenate([history, action])
+        agent_text = chat.read(action)
+        said = visible(agent_text)
+        act = env.parse(task, said, state)
+        state, time_step, reply = simulator.step(pinned.knobs, pinned.rules, state, act, seed, number)
+        draft, spoke, leaked = env.render(task, act, time_step, group), "none", False
+        text = draft
+        if not time_step.done:  # nobody reads the last reply, so nobody is asked to word it
+            words = Words(draft=draft, disclosed=env.disclosed(task, int(time_step.disclosed), group),
+                          secrets=env.secrets(task, int(time_step.disclosed), group), opening=opening, agent_text=said,
+                          seed=turn_seed(seed, number), group_seed=turn_seed(group, number))
+            text, spoke = await _within(budgets.user_seconds, "the user", user.voice(pinned.knobs["user"], words))
+            leaked = leaks(text, words)
+        turns.append(Turn(
+            observation=observation, action=action, logprobs=np.asarray(completion.logprobs, np.float32),
+            reward=float(time_step.reward), policy_version=completion.policy_version, spoke=spoke,
+            act=_record(act, time_step, reply), agent_text=agent_text, reply_text=text,
+            parse_failed=int(act.kind) == Kind.MALFORMED, leaked=leaked))
+        if time_step.done:
+            end = chat.closing(action)
+            return end[:budgets.max_tokens - len(history)], STOPS[int(time_step.stop) - 1], bool(time_step.success)
+        observation = chat.reply(text, "tool" if spoke == "tool" else "user", action)
+        if len(history) + len(observation) + budgets.min_new_tokens > budgets.max_tokens:
+            # The whole observation, or none of it: a value is bootstrapped from the last token.
+            fits = len(history) + len(observation) <= budgets.max_tokens
+            return observation if fits else observation[:0], StopReason.MAX_TOKENS, bool(time_step.success)
+
+
+def leaks(text: str, words: Words) -> bool:
+    """Whether a reply says a value that it may not, and that nobody had said before it."""
+    said = " ".join((words.opening, words.agent_text, words.draft, *words.disclosed)).casefold()
+    return any(secret.casefold() in text.casefold() and secret.casefold() not in said
+               for secret in words.secrets if secret.strip())
+
+
+async def _within(seconds: float, who: str, call: Awaitable[Any]) -> Any:
+    """The call's result; InfraError when it takes longer than `seconds`."""
+    try:
+        return await asyncio.wait_for(call, seconds)
+    except TimeoutError:
+        raise InfraError(f"{who} did not answer within {seconds:g} s") from None
+
+
+def _checked(completion: Completion, room: int) -> np.ndarray:
+    """The action's tokens, i32[a], 1 <= a <= room."""
+    if completion.stop == "aborted":
+        raise InfraError("the sampler was closed before it had answered")
+    action = np.asarray(completion.tokens, np.int32)
+    if not 1 <= len(action) <= room or len(completion.logprobs) != len(action):
+        raise ValueError(f"the sampler returned {len(action)} tokens with {len(completion.logprobs)} log-probabilities; "
+                         f"allowed: 1 to {room} tokens, as many log-probabilities")
+    return action
+
+
+def _record(act: Act, time_step: TimeStep, reply: Any) -> dict[str, Any]:
+    """The act, the user's decision and the environment's answer as JSON values."""
+    return {"kind": Kind(int(act.kind)).name, "code": int(act.code), "mask": int(act.mask),
+            "values": [float(value) for value in act.values], "flags": int(act.flags),
+            "reply": Reply(int(reply)).name, "response": int(time_step.code), "disclosed": int(time_step.disclosed)}
+
+
+def _episode(simulator: Simulator, pinned: Pinned, task: Task, seed: int, turns: list[Turn], final: np.ndarray,
+             stop: StopReason, success: bool, score: float, error: str) -> Episode:
+    return Episode(task=task, seed=seed, turns=tuple(turns), final=final, stop=stop, score=score, success=success,
+                   generation=pinned.generation, user=simulator.user.name, error=error)

@@ -1,0 +1,60 @@
+"""The array side of a conversation: an environment and a user fused into one compiled function per turn."""
+
+import collections
+from typing import Any, Callable, NamedTuple
+
+import jax
+import numpy as np
+
+from eau_jax.core.part import Act, Env, TimeStep, User
+from eau_jax.core.types import Array, Task
+
+
+class Simulator(NamedTuple):
+    """Made once per run. Knobs and rules are traced, so swapping their values compiles nothing."""
+
+    env: Env
+    user: User
+    table: Any                                                      # the tasks' arrays, leading axis = task
+    tasks: tuple[Task, ...]
+    reset: Callable[[Any, int, int], Any]                           # (knobs, task index, seed) -> state
+    step: Callable[..., tuple[Any, TimeStep, Array]]                # (knobs, rules, state, act, seed, turn)
+    traces: collections.Counter                                     # how often "reset" and "step" were traced
+
+
+def simulator(env: Env, user: User, tasks: tuple[Task, ...]) -> Simulator:
+    """Compiles `reset` and `observe + respond + step`; both return numpy arrays.
+
+    They run on the host's processor: one turn is a few microseconds of arithmetic on a handful of numbers, and the
+    accelerator belongs to the sampler.
+    """
+    host = jax.local_devices(backend="cpu")[0]
+    table = jax.device_put(env.table(tasks), host)
+    traces: collections.Counter = collections.Counter()
+
+    @jax.jit
+    def reset(table, knobs, index, seed):
+        traces["reset"] += 1
+        return env.reset(table, knobs["env"], index, jax.random.key(seed))
+
+    @jax.jit
+    def step(table, knobs, rules, state, act, seed, turn):
+        traces["step"] += 1
+        decide, advance = jax.random.split(jax.random.fold_in(jax.random.key(seed), turn))
+        features = env.observe(table, knobs["env"], state, act)
+        reply = user.respond(rules, knobs["user"], features, decide)
+        state, time_step = env.step(table, knobs["env"], state, act, reply, advance)
+        return state, time_step, reply
+
+    def reset_on_host(knobs: Any, index: int, seed: int) -> Any:
+        return jax.device_get(reset(table, _live(knobs), np.int32(index), np.uint32(seed)))
+
+    def step_on_host(knobs: Any, rules: Any, state: Any, act: Act, seed: int, turn: int) -> tuple[Any, TimeStep, Array]:
+        return jax.device_get(step(table, _live(knobs), rules, state, act, np.uint32(seed), np.int32(turn)))
+
+    return Simulator(env, user, table, tuple(tasks), reset_on_host, step_on_host, traces)
+
+
+def _live(knobs: Any) -> dict[str, Any]:
+    """The knobs that a conversation depends on."""
+    return {"env": knobs["env"], "user": knobs["user"]}
