@@ -1,0 +1,1 @@
+"""Who the agent talks with: symbolic rules, a noisy stand-in, a language model, and their mixture."""

@@ -1,0 +1,177 @@
+"""Function tasks: the upstream record, its rule as a postfix program, a generator and a loader.
+
+A record is {`id`, `rule` (an expression in which each of a, b, c, d occurs once), `test_case` [4 numbers],
+`expected_result`}. Rules use + - * / and ** with 2 or a variable as exponent: 7 to 9 postfix codes, a stack of at most 4.
+"""
+
+import ast
+import enum
+import functools
+import hashlib
+import math
+from pathlib import Path
+from typing import Any, Mapping
+
+import numpy as np
+
+from eau_jax.core.types import Task
+from eau_jax.envs import file
+
+LENGTH = 9        # codes of a program, padded with PAD
+VARIABLES = "abcd"
+TEST_SHARE = 5    # one rule in this many is held out
+
+
+class Op(enum.IntEnum):
+    """Postfix codes; A to D push a variable."""
+
+    A = 0
+    B = 1
+    C = 2
+    D = 3
+    ADD = 4
+    SUB = 5
+    MUL = 6
+    DIV = 7
+    POW = 8
+    SQUARE = 9
+    PAD = 10
+
+
+_OPS = {ast.Add: Op.ADD, ast.Sub: Op.SUB, ast.Mult: Op.MUL, ast.Div: Op.DIV, ast.Pow: Op.POW}
+
+
+@functools.lru_cache(maxsize=8192)
+def program(rule: str) -> tuple[int, ...]:
+    """The rule as LENGTH postfix codes.
+
+    Raises:
+      ValueError: for anything but four variables, + - * / and **, each variable once.
+    """
+    try:
+        codes = _codes(ast.parse(rule.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError(f"expected an expression in a, b, c, d, found {file.shown(rule)}") from None
+    names = sorted(code for code in codes if code <= Op.D)
+    if names != [Op.A, Op.B, Op.C, Op.D] or len(codes) > LENGTH:
+        raise ValueError(f"expected each of a, b, c, d once and at most {LENGTH} postfix codes, found {file.shown(rule)}")
+    return tuple(codes) + (int(Op.PAD),) * (LENGTH - len(codes))
+
+
+def evaluate(rule: str, numbers: tuple[float, ...]) -> float | None:
+    """The rule's value in float64; None where it has none (division by zero, overflow, not a real number)."""
+    stack: list[float] = []
+    try:
+        for code in program(rule):
+            if code <= Op.D:
+                stack.append(float(numbers[code]))
+            elif code == Op.SQUARE:
+                stack.append(stack.pop() ** 2)
+            elif code != Op.PAD:
+                right, left = stack.pop(), stack.pop()
+                stack.append(left + right if code == Op.ADD else left - right if code == Op.SUB else
+                             left * right if code == Op.MUL else left / right if code == Op.DIV else left ** right)
+            if stack and (isinstance(stack[-1], complex) or not math.isfinite(stack[-1])):
+                return None
+    except (ZeroDivisionError, OverflowError):
+        return None
+    return stack[-1]
+
+
+def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
+    """`count` different tasks of "train" or "test".
+
+    The split is decided by a hash of the function itself (its values at fixed points), so that "a + b" and "b + a" lie on
+    the same side. A function has one test case.
+
+    Raises:
+      ValueError: for an unknown split, or a count that is not positive or more than there are.
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
+    if count < 1:
+        raise ValueError(f"count {count}; allowed: 1 or more tasks")
+    rng, tasks = np.random.default_rng(seed), {}
+    for _ in range(60 * count + 1000):
+        rule = _rule(rng)
+        digest = _fingerprint(rule)
+        if digest in tasks or (int(digest, 16) % TEST_SHARE == 0) != (split == "test"):
+            continue
+        case = _case(rule, digest)
+        if case is not None:
+            record = {"id": f"function-{digest}", "rule": rule, "test_case": list(case),
+                      "expected_result": evaluate(rule, case)}
+            tasks[digest] = Task(id=record["id"], env="function", data=record)
+            if len(tasks) == count:
+                return tuple(tasks.values())
+    raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
+
+
+def load(path: str | Path) -> tuple[Task, ...]:
+    """Tasks of an upstream `.json` or `.parquet` file.
+
+    Raises:
+      ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
+    """
+    return tuple(Task(id=record["id"], env="function", data=record) for record in file.read(path, check, _from_row))
+
+
+def check(record: Mapping[str, Any]) -> None:
+    """Raises ValueError("field: expected ..., found ...") unless `record` is a function task."""
+    file.text_field(record, "id")
+    try:
+        program(file.text_field(record, "rule"))
+    except ValueError as error:
+        raise ValueError(str(error) if str(error).startswith("rule:") else f"rule: {error}") from None
+    case = record.get("test_case")
+    if not isinstance(case, list) or len(case) != 4 or not all(map(_number, case)):
+        raise ValueError(f"test_case: expected a list of 4 numbers, found {file.shown(case)}")
+    if not _number(record.get("expected_result")):
+        raise ValueError(f"expected_result: expected a number, found {file.shown(record.get('expected_result'))}")
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
+
+
+def _codes(node: ast.AST) -> list[int]:
+    if isinstance(node, ast.Name) and node.id in tuple(VARIABLES):
+        return [VARIABLES.index(node.id)]
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPS:
+        if isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant) and node.right.value == 2:
+            return [*_codes(node.left), int(Op.SQUARE)]
+        return [*_codes(node.left), *_codes(node.right), int(_OPS[type(node.op)])]
+    raise ValueError(f"expected only a, b, c, d, + - * / ** and the exponent 2, found {file.shown(ast.unparse(node))}")
+
+
+def _rule(rng: np.random.Generator) -> str:
+    """An expression over the four variables in random order; one in three has a square."""
+    names = [VARIABLES[i] for i in rng.permutation(4)]
+    if rng.random() < 1 / 3:
+        squared = rng.integers(4)
+        names[squared] = f"{names[squared]} ** 2"
+    x, y, z = rng.choice(["+", "-", "*", "/"], 3, p=[0.35, 0.25, 0.3, 0.1])
+    p, q, r, s = names
+    shapes = (f"{p} {x} {q} {y} {r} {z} {s}", f"({p} {x} {q}) {y} {r} {z} {s}", f"({p} {x} {q}) {y} ({r} {z} {s})",
+              f"{p} {x} ({q} {y} {r}) {z} {s}", f"{p} {x} {q} {y} ({r} {z} {s})")
+    return shapes[rng.integers(len(shapes))]
+
+
+def _fingerprint(rule: str) -> str:
+    points = np.random.default_rng(0).uniform(1.0, 3.0, (3, 4))
+    values = [evaluate(rule, tuple(point)) for point in points]
+    return hashlib.sha256(" ".join(f"{value:.6e}" for value in values).encode()).hexdigest()[:8]
+
+
+def _case(rule: str, digest: str) -> tuple[int, ...] | None:
+    """Four numbers from 1 to 10 at which the rule has a whole value below 1000; None where none is found."""
+    rng = np.random.default_rng(int(digest, 16))
+    for case in rng.integers(1, 11, (50, 4)).tolist():
+        value = evaluate(rule, tuple(case))
+        if value is not None and value == int(value) and abs(value) < 1000:
+            return tuple(case)
+    return None
+
+
+def _from_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return row["reward_model"]
