@@ -8,6 +8,7 @@ INFRA_ERROR, which is dropped and counted; an error in our own code is raised.
 
 import asyncio
 import dataclasses
+import re
 from typing import Any, Awaitable, NamedTuple
 
 import numpy as np
@@ -82,9 +83,9 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
         raise ValueError(f"the prompt of task {task.id!r} has {len(observation)} tokens, and an episode may have "
                          f"{budgets.max_tokens}: raise rollout.max_tokens or leave long tasks out")
     state = simulator.reset(pinned.knobs, index, group)
-    history = np.zeros(0, np.int32)
+    history, told = np.zeros(0, np.int32), 0
     while True:
-        number = len(turns)
+        number, reply_seed = len(turns), turn_seed(seed, len(turns))
         history = np.concatenate([history, observation])
         room = min(budgets.max_new_tokens, budgets.max_tokens - len(history))
         request = TokenRequest(session, history, room, seed, chat.stop_ids)
@@ -95,12 +96,12 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
         said = visible(agent_text)
         act = env.parse(task, said, state)
         state, time_step, reply = simulator.step(pinned.knobs, pinned.rules, state, act, seed, number)
-        draft, spoke, leaked = env.render(task, act, time_step, group), "none", False
-        text = draft
+        told |= int(time_step.disclosed)
+        text, spoke, leaked = env.render(task, act, time_step, reply_seed), "none", False
         if not time_step.done:  # nobody reads the last reply, so nobody is asked to word it
-            words = Words(draft=draft, disclosed=env.disclosed(task, int(time_step.disclosed), group),
-                          secrets=env.secrets(task, int(time_step.disclosed), group), opening=opening, agent_text=said,
-                          seed=turn_seed(seed, number), group_seed=turn_seed(group, number))
+            words = Words(draft=text, disclosed=env.disclosed(task, int(time_step.disclosed), reply_seed),
+                          secrets=env.secrets(task, told, reply_seed), opening=opening, agent_text=said,
+                          seed=reply_seed, group_seed=turn_seed(group, number))
             text, spoke = await _within(budgets.user_seconds, "the user", user.voice(pinned.knobs["user"], words))
             leaked = leaks(text, words)
         turns.append(Turn(
@@ -110,7 +111,7 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
             parse_failed=int(act.kind) == Kind.MALFORMED, leaked=leaked))
         if time_step.done:
             end = chat.closing(action)
-            return end[:budgets.max_tokens - len(history)], STOPS[int(time_step.stop) - 1], bool(time_step.success)
+            return end[:budgets.max_tokens - len(history)], _reason(time_step), bool(time_step.success)
         observation = chat.reply(text, "tool" if spoke == "tool" else "user", action)
         if len(history) + len(observation) + budgets.min_new_tokens > budgets.max_tokens:
             # The whole observation, or none of it: a value is bootstrapped from the last token.
@@ -119,16 +120,22 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
 
 
 def leaks(text: str, words: Words) -> bool:
-    """Whether a reply says a value that it may not, and that nobody had said before it."""
-    said = " ".join((words.opening, words.agent_text, words.draft, *words.disclosed)).casefold()
-    return any(secret.casefold() in text.casefold() and secret.casefold() not in said
-               for secret in words.secrets if secret.strip())
+    """Whether a reply says a value that it may not, and that nobody had said before it. Words are compared, not letters."""
+    said = _padded(" . ".join((words.opening, words.agent_text, words.draft, *words.disclosed)))
+    hidden = [_padded(secret) for secret in words.secrets]
+    return any(secret in _padded(text) and secret not in said for secret in hidden if secret.strip())
+
+
+def _padded(text: str) -> str:
+    """" word word ": lower-case words between single spaces, so that `in` respects word borders."""
+    return " " + " ".join(re.findall(r"[^\W_]+", text.casefold())) + " "
 
 
 async def _within(seconds: float, who: str, call: Awaitable[Any]) -> Any:
     """The call's result; InfraError when it takes longer than `seconds`."""
     try:
-        return await asyncio.wait_for(call, seconds)
+        async with asyncio.timeout(seconds):
+            return await call
     except TimeoutError:
         raise InfraError(f"{who} did not answer within {seconds:g} s") from None
 
@@ -142,6 +149,13 @@ def _checked(completion: Completion, room: int) -> np.ndarray:
         raise ValueError(f"the sampler returned {len(action)} tokens with {len(completion.logprobs)} log-probabilities; "
                          f"allowed: 1 to {room} tokens, as many log-probabilities")
     return action
+
+
+def _reason(time_step: TimeStep) -> StopReason:
+    """Why the environment ended the episode."""
+    if not 1 <= int(time_step.stop) <= len(STOPS):
+        raise ValueError(f"the environment is done with stop code {int(time_step.stop)}; allowed: 1 to {len(STOPS)}")
+    return STOPS[int(time_step.stop) - 1]
 
 
 def _record(act: Act, time_step: TimeStep, reply: Any) -> dict[str, Any]:

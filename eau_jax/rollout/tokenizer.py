@@ -73,7 +73,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, specials: Sequence[str], fo
     files.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
     files.decoder = decoders.ByteLevel()
-    files.train_from_iterable(texts, trainers.BpeTrainer(
+    files.train_from_iterator(texts, trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=specials, show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
     folder = Path(folder)
