@@ -1,0 +1,69 @@
+"""What is computed once per batch before it is learned from: old log-probabilities, values, advantages and targets."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from eau_jax.algorithms import estimate
+from eau_jax.core.sharding import by_row, replicated
+from eau_jax.core.types import Array, Mean, Trajectory
+from eau_jax.learner import critic
+from eau_jax.learner.parts import Annotation, Learner, LearnerState, Rows
+from eau_jax.learner.rows import build, fit, lay_out, micro_batches, to_batch, unannotated
+
+
+def annotate(learner: Learner, state: LearnerState, trajectory: Trajectory, knobs: dict) -> tuple[Annotation, dict[str, Mean]]:
+    """Log-probabilities and values under the present state, then the estimator under the view.
+
+    Args:
+      trajectory: [P, G] or smaller; episodes of length 0 are dropped or filtered ones.
+      knobs: the "rl" branch.
+
+    Returns:
+      The annotation, numpy arrays [P, G, T] of the learner's P and G, and metrics of the batch (algorithms' own, and
+      `action_tokens`, `row_use`: the share of the forward pass that was not padding).
+    """
+    trajectory = fit(learner, trajectory)
+    P, G, T = trajectory.tokens.shape
+    packing = lay_out(learner, trajectory.length)
+    nothing = unannotated(trajectory)
+    rows = build(packing, trajectory, nothing, nothing.correction, nothing.correction)
+    params = {"policy": state.policy.params, "critic": state.critic.params, "reference": state.reference}
+    parts = [_score(learner, params, part, knobs) for part in micro_batches(learner, rows)]
+    logprobs, ref_logprobs, values = zip(*parts, strict=True)
+    old_logprobs = to_batch(logprobs, packing, (P, G, T))
+    annotation, metrics = _estimate(learner, trajectory, old_logprobs, to_batch(values, packing, (P, G, T + 1)),
+                                    to_batch(ref_logprobs, packing, (P, G, T)), knobs)
+    annotation, metrics = jax.device_get((annotation, metrics))
+    metrics["action_tokens"] = Mean(np.float32((trajectory.action_ids >= 0).sum()), np.float32(1))
+    metrics["row_use"] = Mean(np.float32(trajectory.length.sum()), np.float32(packing.rows * packing.width))
+    return annotation, metrics
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _score(learner: Learner, params: dict, rows: Rows, knobs: dict) -> tuple[Array, Array, Array]:
+    """Old and reference log-probabilities f32[R, S] and values f32[R, S+1] of one micro-batch."""
+    learner.traces["score"] += 1
+    temperature = knobs["sampler"].temperature
+    trunk = critic.hidden(params["policy"], learner, rows)
+    logprobs, _ = critic.logprobs(params["policy"], learner, trunk, rows, temperature)
+    ref_logprobs = jax.numpy.zeros_like(logprobs)
+    if learner.kl is not None:
+        ref_hidden = critic.hidden(params["reference"], learner, rows)
+        ref_logprobs, _ = critic.logprobs(params["reference"], learner, ref_hidden, rows, temperature)
+    values = learner.critic.values(params["critic"], learner, rows, trunk)
+    return jax.lax.with_sharding_constraint((logprobs, ref_logprobs, values), by_row(learner.mesh))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _estimate(learner: Learner, trajectory: Trajectory, old_logprobs: Array, values: Array, ref_logprobs: Array,
+              knobs: dict) -> tuple[Annotation, dict[str, Mean]]:
+    learner.traces["estimate"] += 1
+    targets, metrics = estimate.targets(trajectory, old_logprobs, values, learner.advantage, learner.view,
+                                        learner.normalise, knobs["advantage"])
+    weights, more = learner.correction.weigh(old_logprobs, trajectory.sampler_logprobs, trajectory.action_ids >= 0,
+                                             knobs["correction"])
+    annotation = Annotation(targets=targets, ref_logprobs=ref_logprobs, correction=weights)
+    return jax.lax.with_sharding_constraint((annotation, metrics | more), replicated(learner.mesh))

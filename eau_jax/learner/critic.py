@@ -1,0 +1,117 @@
+"""Losses over packed rows, and the choices of critic: its own tower, a head on the policy's trunk, or none.
+
+Each loss is a sum of per-token terms times weights that were computed over the whole minibatch, so the gradients of
+micro-batches add up to the minibatch's.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+
+from eau_jax.algorithms.correction import NoKnobs
+from eau_jax.algorithms.loss import entropy_loss, kl_loss, policy_loss, value_loss
+from eau_jax.core.knobs import knob
+from eau_jax.core.types import Array, Mean
+from eau_jax.learner.parts import Critic, Learner, Phase, Rows
+from eau_jax.models import heads, transformer
+from eau_jax.models.config import ModelConfig
+
+
+@struct.dataclass
+class SharedKnobs:
+    coef: float = knob(0.5, 0.0, 10.0, "weight of the value loss beside the policy loss", trust=0.5)
+
+
+def hidden(params: Any, learner: Learner, rows: Rows) -> Array:
+    return transformer.forward(params, learner.model, rows.tokens, rows.positions, rows.segment_ids)
+
+
+def logprobs(params: Any, learner: Learner, hidden: Array, rows: Rows, temperature: Array) -> tuple[Array, Array]:
+    """Log-probabilities and entropies of the action tokens under the sampler's distribution, f32[R, S]."""
+    return heads.token_logprobs(params, learner.model, hidden, rows.tokens, rows.mask, temperature, top_p=learner.top_p,
+                                top_k=learner.top_k, chunk=learner.chunk, groups=learner.row_shards)
+
+
+def policy_terms(params: Any, learner: Learner, rows: Rows, hidden: Array, knobs: dict) -> tuple[Array, dict[str, Mean]]:
+    """Clipped surrogate, entropy bonus and, with a reference policy, the KL to it."""
+    logp, entropy = logprobs(params, learner, hidden, rows, knobs["sampler"].temperature)
+    loss, metrics = policy_loss(logp, rows.old_logprobs, rows.advantages, rows.correction, rows.weights, rows.mask,
+                                knobs["policy_loss"])
+    terms = [entropy_loss(entropy, rows.weights, rows.mask, knobs["entropy"])]
+    if learner.kl is not None:
+        terms.append(kl_loss(logp, rows.ref_logprobs, rows.weights, rows.mask, learner.kl, knobs["kl"]))
+    for term, more in terms:
+        loss, metrics = loss + term, metrics | more
+    return loss, metrics
+
+
+def value_terms(critic: Any, learner: Learner, rows: Rows, hidden: Array, knobs: dict) -> tuple[Array, dict[str, Mean]]:
+    values = heads.values(critic["head"], hidden)[:, :-1]
+    return value_loss(values, rows.old_values, rows.value_targets, rows.value_weights, rows.value_mask, knobs["value_loss"])
+
+
+def _policy_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
+    policy = params["policy"]
+    return policy_terms(policy, learner, rows, hidden(policy, learner, rows), knobs)
+
+
+def _tower_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
+    critic = params["critic"]
+    return value_terms(critic, learner, rows, hidden(critic["model"], learner, rows), knobs)
+
+
+def _head_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
+    """The value loss on the policy's trunk; differentiated in the head alone."""
+    return value_terms(params["critic"], learner, rows, hidden(params["policy"], learner, rows), knobs)
+
+
+def _joint_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
+    """Policy loss + coef * value loss, one forward pass."""
+    trunk = hidden(params["policy"], learner, rows)
+    loss, metrics = policy_terms(params["policy"], learner, rows, trunk, knobs)
+    term, more = value_terms(params["critic"], learner, rows, trunk, knobs)
+    return loss + knobs["critic"].coef * term, metrics | more
+
+
+def _init_tower(config: ModelConfig, policy: Any, key: Array) -> Any:
+    """The policy's trunk without its output head, and a value head of zeros: V is 0 everywhere at the start."""
+    return {"model": {name: leaf for name, leaf in policy.items() if name != "head"},
+            "head": heads.init_value_head(config, key)}
+
+
+def _tower_axes(config: ModelConfig) -> Any:
+    trunk = {name: axes for name, axes in transformer.logical_axes(config).items() if name != "head"}
+    return {"model": trunk, "head": _HEAD_AXES}
+
+
+def _tower_values(critic: Any, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
+    return heads.values(critic["head"], hidden(critic["model"], learner, rows))
+
+
+def _init_head(config: ModelConfig, policy: Any, key: Array) -> Any:
+    return {"head": heads.init_value_head(config, key)}
+
+
+def _head_values(critic: Any, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
+    return heads.values(critic["head"], policy_hidden)
+
+
+def _no_values(critic: Any, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
+    return jnp.zeros((rows.tokens.shape[0], rows.tokens.shape[1] + 1), jnp.float32)
+
+
+def _no_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
+    return jnp.float32(0.0), {}
+
+
+_HEAD_AXES = {"kernel": ("embed",), "bias": ()}
+_POLICY = Phase("policy", ("policy",), _policy_loss)
+
+own_tower = Critic("own_tower", NoKnobs(), _init_tower, _tower_axes, _tower_values,
+                   alone=Phase("critic", ("critic",), _tower_loss), together=_POLICY)
+shared_trunk = Critic("shared_trunk", SharedKnobs(), _init_head, lambda config: {"head": _HEAD_AXES}, _head_values,
+                      alone=Phase("critic", ("critic",), _head_loss),
+                      together=Phase("joint", ("policy", "critic"), _joint_loss))
+no_critic = Critic("no_critic", NoKnobs(), lambda config, policy, key: {}, lambda config: {}, _no_values,
+                   alone=Phase("critic", (), _no_loss), together=_POLICY)

@@ -1,0 +1,143 @@
+"""What a learner is made of: static choices (`Learner`), what is trained (`LearnerState`), and what one pass over packed
+rows sees (`Rows`) and does (`Phase`). Functions over them live beside this file; nothing here computes.
+
+Dimensions: P tasks, G episodes a task, T tokens, A actions; R rows of S tokens, each of several whole episodes.
+"""
+
+import collections
+import dataclasses
+import math
+from typing import Any, Callable, NamedTuple
+
+from flax import struct
+from jax.sharding import Mesh
+
+from eau_jax.algorithms import whiten
+from eau_jax.algorithms.advantage import Advantage
+from eau_jax.algorithms.correction import Correction, truncated
+from eau_jax.algorithms.reduction import token_mean
+from eau_jax.algorithms.view import View, by_action
+from eau_jax.core.types import Array, Targets, TrainState
+from eau_jax.models.config import ModelConfig
+
+
+@struct.dataclass(kw_only=True)
+class LearnerState:
+    """Everything that training changes. A tower that the chosen critic does not have holds empty dicts."""
+
+    step: Array           # [] i32: updates taken, one per batch
+    policy: TrainState    # params as of `models.transformer`
+    critic: TrainState    # params as of `Learner.critic`
+    reference: Any        # frozen policy params; {} without a reference policy
+
+
+@struct.dataclass(kw_only=True)
+class Rows:
+    """Packed rows [R, S] with all that a loss reads. Off the masks, values mean nothing."""
+
+    tokens: Array         # i32
+    positions: Array      # i32, from 0 in each episode
+    segment_ids: Array    # i32, 0 on padding
+    mask: Array           # bool, tokens that the policy sampled
+    old_logprobs: Array   # f32
+    ref_logprobs: Array   # f32
+    advantages: Array     # f32
+    correction: Array     # f32, importance weight of learner over sampler
+    weights: Array        # f32, of the token's policy loss in its minibatch
+    old_values: Array     # f32
+    value_targets: Array  # f32
+    value_weights: Array  # f32, of the token's value loss in its minibatch
+    value_mask: Array     # bool
+
+
+@struct.dataclass(kw_only=True)
+class Annotation:
+    """What is known of a batch before it is learned from, [P, G, T]."""
+
+    targets: Targets
+    ref_logprobs: Array   # f32; zeros without a reference policy
+    correction: Array     # f32
+
+
+class Phase(NamedTuple):
+    """One kind of gradient pass."""
+
+    name: str
+    towers: tuple[str, ...]   # whose parameters it changes: "policy", "critic" or both
+    loss: Callable            # (params by tower, learner, rows, knobs) -> (loss f32[], {name: Mean})
+
+
+class Critic(NamedTuple):
+    """Where values come from and how they are learned: `critic.own_tower`, `critic.shared_trunk`, `critic.no_critic`."""
+
+    name: str
+    knobs: Any                # a knob dataclass, owner "rl"
+    init: Callable            # (config, policy params, key) -> params
+    axes: Callable            # (config) -> logical axes of those params
+    values: Callable          # (params, learner, rows, hidden of the policy [R, S, D]) -> f32[R, S+1]
+    alone: Phase              # changes the critic only
+    together: Phase           # changes the policy, and the critic where they share a loss
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learner:
+    """Choices that are fixed for a run. Compared by identity, so it is a static argument of the jitted functions."""
+
+    model: ModelConfig
+    advantage: Advantage
+    critic: Critic
+    mesh: Mesh
+    tasks: int                              # P
+    group: int                              # G
+    tokens: int                             # T, longest episode
+    actions: int                            # A
+    row_width: int                          # S, at least T
+    micro_rows: int                         # rows per forward and backward pass; a multiple of the mesh's data * fsdp
+    view: View = by_action
+    normalise: Callable = whiten.over_actions
+    reduction: Callable = token_mean
+    correction: Correction = truncated
+    kl: Callable | None = None              # estimator of the KL to a frozen reference; None: no reference is kept
+    epochs: int = 1                         # passes of the policy over a batch
+    minibatches: int = 1                    # optimizer steps per pass
+    critic_updates: int = 1                 # critic steps per policy step
+    critic_warmup: int = 0                  # first updates, in batches, that leave the policy untouched
+    top_p: float = 1.0                      # as the sampler's
+    top_k: int = 0                          # as the sampler's; 0: off
+    chunk: int = 1024                       # positions per call of the output head
+    traces: collections.Counter = dataclasses.field(default_factory=collections.Counter)  # of each jitted function
+
+    def __post_init__(self):
+        for name in ("tasks", "group", "tokens", "actions", "micro_rows", "epochs", "minibatches", "critic_updates", "chunk"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"learner.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.critic_warmup < 0:
+            raise ValueError(f"learner.critic_warmup is {self.critic_warmup}; it must be at least 0")
+        if self.row_width < self.tokens:
+            raise ValueError(f"learner.row_width is {self.row_width}, but episodes have up to {self.tokens} tokens and must "
+                             f"fit into a row; raise row_width or lower rollout.max_tokens")
+        if self.micro_rows % self.row_shards:
+            raise ValueError(f"learner.micro_rows is {self.micro_rows}; it must be a multiple of mesh.data * mesh.fsdp = "
+                             f"{self.row_shards}")
+        if self.minibatches > self.tasks:
+            raise ValueError(f"learner.minibatches is {self.minibatches}, but a batch has {self.tasks} tasks and a "
+                             f"minibatch is made of whole groups; allowed: 1 to {self.tasks}")
+        if self.advantage.needs_critic != bool(self.critic.alone.towers):
+            need = "needs a critic" if self.advantage.needs_critic else "reads no values"
+            raise ValueError(f"advantage {self.advantage.name!r} {need}, but the critic is {self.critic.name!r}")
+        if not self.advantage.needs_critic and (self.critic_warmup or self.critic_updates > 1):
+            raise ValueError(f"learner.critic_warmup {self.critic_warmup} and critic_updates {self.critic_updates} have no "
+                             f"effect without a critic; leave them at 0 and 1")
+
+    @property
+    def row_shards(self) -> int:
+        """Number of devices that rows are spread over."""
+        return math.prod(self.mesh.shape[name] for name in ("data", "fsdp"))
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or gradient is NaN or infinite. `state` is the last good one, before the step that failed."""
+
+    def __init__(self, message: str, state: Any):
+        super().__init__(message)
+        self.state = state

@@ -1,0 +1,157 @@
+"""One update: epochs x minibatches x micro-batches, critic first, then the policy, on fixed targets."""
+
+import functools
+from typing import Any, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from eau_jax.core.sharding import replicated
+from eau_jax.core.types import Array, Mean, TrainState, Trajectory
+from eau_jax.learner import optimizer
+from eau_jax.learner.parts import Annotation, Learner, LearnerState, NonFiniteError, Phase, Rows
+from eau_jax.learner.rows import build, fit, lay_out, micro_batches, select
+from eau_jax.learner.state import axes, state_shardings
+
+
+def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annotation: Annotation, knobs: dict,
+           seed: int) -> tuple[LearnerState, dict[str, Mean]]:
+    """Learns from one batch. `state` is donated: use the returned one.
+
+    The critic takes `epochs * critic_updates` passes over the batch and then the policy `epochs`; with a shared trunk the
+    last `epochs` of the critic's are the policy's. In the first `critic_warmup` updates only the critic learns. Minibatches
+    are whole groups, drawn by (seed, state.step); groups without an episode are left out. A batch without any leaves
+    every parameter as it was.
+
+    Returns:
+      The new state, and metrics summed over all passes: losses, gradient norms before clipping, the losses' own metrics,
+      `policy_steps` and `critic_steps` taken, `episodes` learned from.
+
+    Raises:
+      NonFiniteError: when a loss or gradient is not finite; the state of before that optimizer step is on the error.
+    """
+    trajectory = fit(learner, trajectory)
+    step = int(state.step)
+    rng = np.random.default_rng([seed, step])
+    usable = np.flatnonzero(trajectory.length.any(axis=-1))
+    metrics = {"episodes": _one((trajectory.length > 0).sum()), "policy_steps": _one(0), "critic_steps": _one(0)}
+    for phase, number, groups in _plan(learner, step, usable, rng):
+        member = np.isin(np.arange(learner.tasks), groups)
+        rows = minibatch(learner, trajectory, annotation, member)
+        where = f"update {step}, {phase.name} minibatch {number}"
+        towers = {name: getattr(state, name) for name in ("policy", "critic")}
+        try:
+            towers, more = take_step(learner, phase, towers, rows, knobs, where)
+        except NonFiniteError as error:
+            raise NonFiniteError(str(error), state) from None
+        state = state.replace(**towers)
+        metrics = merge(metrics, more | {f"{name}_steps": Mean(np.float64(1), np.float64(0)) for name in phase.towers})
+    return state.replace(step=_next(learner, state.step)), metrics
+
+
+def _plan(learner: Learner, step: int, usable: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[Phase, int, np.ndarray]]:
+    """(phase, running number, groups) of each optimizer step, in order."""
+    alone, together = learner.critic.alone, learner.critic.together
+    warming = step < learner.critic_warmup
+    own = learner.critic_updates - (0 if warming else int("critic" in together.towers))
+    passes = [alone] * (own * learner.epochs if alone.towers else 0) + [together] * (0 if warming else learner.epochs)
+    number = 0
+    for phase in passes:
+        for groups in np.array_split(rng.permutation(usable), learner.minibatches):
+            if len(groups):
+                yield phase, number, groups
+                number += 1
+
+
+def minibatch(learner: Learner, trajectory: Trajectory, annotation: Annotation, member: np.ndarray) -> Rows:
+    """Packed rows of the groups where `member` bool[P] holds, each token with its weight in this minibatch."""
+    weights, value_weights = _weigh(learner, trajectory.action_ids, annotation.targets.value_mask, member)
+    packing = lay_out(learner, select(trajectory.length, member))
+    return build(packing, trajectory, annotation, weights, value_weights)
+
+
+def take_step(learner: Learner, phase: Phase, towers: dict[str, TrainState], rows: Rows, knobs: dict,
+              where: str) -> tuple[dict[str, TrainState], dict[str, Mean]]:
+    """One optimizer step on one minibatch, gradients added up over its micro-batches in float32.
+
+    Args:
+      towers: by name; those of the phase are donated, but only once loss and gradients are known to be finite.
+      where: names the step in an error.
+    """
+    params = {name: tower.params for name, tower in towers.items()}
+    total = None
+    for part in micro_batches(learner, rows):
+        result = _gradients(learner, phase, params, part, knobs)
+        total = result if total is None else _add(learner, phase, total, result)
+    loss, grads, metrics = total
+    loss, norms, metrics = jax.device_get((loss, _norms(learner, phase, grads), metrics))
+    bad = [f"{name} gradient norm {norm}" for name, norm in norms.items() if not np.isfinite(norm)]
+    if bad or not np.isfinite(loss):
+        raise NonFiniteError(f"{where}: loss {loss}{''.join(', ' + text for text in bad)}; this step was not applied. Lower "
+                             f"the learning rate, or look for non-finite rewards or weights", None)
+    metrics = {name: Mean(np.float64(mean.total), np.float64(mean.count)) for name, mean in metrics.items()}
+    metrics[f"{phase.name}_loss"] = _one(loss)
+    metrics |= {f"{name}_grad_norm": _one(norm) for name, norm in norms.items()}
+    return towers | {name: _apply(learner, name, towers[name], grads[name], knobs) for name in phase.towers}, metrics
+
+
+def merge(metrics: dict[str, Mean], more: dict[str, Mean]) -> dict[str, Mean]:
+    """Adds metrics of the same name."""
+    return metrics | {name: metrics[name] + mean if name in metrics else mean for name, mean in more.items()}
+
+
+def _one(value: Any) -> Mean:
+    return Mean(np.float64(value), np.float64(1))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _weigh(learner: Learner, action_ids: Array, value_mask: Array, member: Array) -> tuple[Array, Array]:
+    """Weight of each token's policy loss and value loss in the minibatch of groups `member` bool[P], f32[P, G, T]."""
+    learner.traces["weigh"] += 1
+    ids = jnp.where(member[:, None, None], action_ids, -1)
+    weights = learner.reduction(ids), learner.reduction(jnp.where(value_mask, ids, -1))
+    return jax.lax.with_sharding_constraint(weights, replicated(learner.mesh))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _gradients(learner: Learner, phase: Phase, params: dict, rows: Rows, knobs: dict) -> tuple[Array, dict, dict[str, Mean]]:
+    """Loss, float32 gradients by tower, and metrics of one micro-batch."""
+    learner.traces[f"{phase.name}_gradients"] += 1
+    loss = lambda trained: phase.loss(params | trained, learner, rows, knobs)
+    (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)({name: params[name] for name in phase.towers})
+    grads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
+    return jax.lax.with_sharding_constraint((value, grads, metrics), _places(learner, value, grads, metrics))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def _add(learner: Learner, phase: Phase, total: tuple, result: tuple) -> tuple:
+    learner.traces[f"{phase.name}_add"] += 1
+    return jax.lax.with_sharding_constraint(jax.tree.map(jnp.add, total, result), _places(learner, *total))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _norms(learner: Learner, phase: Phase, grads: dict) -> dict[str, Array]:
+    learner.traces[f"{phase.name}_norms"] += 1
+    norms = {name: optax.tree.norm(tower) for name, tower in grads.items()}
+    return jax.lax.with_sharding_constraint(norms, replicated(learner.mesh))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def _apply(learner: Learner, name: str, tower: TrainState, grads: Any, knobs: dict) -> TrainState:
+    learner.traces[f"{name}_apply"] += 1
+    tower = optimizer.apply(tower, grads, knobs[f"{name}_optimizer"], axes(learner)[name])
+    return jax.lax.with_sharding_constraint(tower, getattr(state_shardings(learner), name))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _next(learner: Learner, step: Array) -> Array:
+    return jax.lax.with_sharding_constraint(step + 1, replicated(learner.mesh))
+
+
+def _places(learner: Learner, value: Array, grads: dict, metrics: dict) -> tuple:
+    """Gradients lie as their params do; numbers everywhere."""
+    everywhere = jax.tree.map(lambda _: replicated(learner.mesh), (value, metrics))
+    states = state_shardings(learner)
+    return everywhere[0], {name: getattr(states, name).params for name in grads}, everywhere[1]
