@@ -1,0 +1,378 @@
+"""The embedded sampler: continuous batching over a dense key-value cache that is kept across the turns of an episode.
+
+A session (an episode) lives in one slot of the cache. A request feeds only the tokens of its history that the slot does
+not hold yet, so a turn costs its observation and its action. What is held is compared token by token: where a history
+differs from it, everything from the first difference on is fed again.
+
+Scheduling is deterministic. Requests are admitted first come, first served; one whose session has no slot takes the
+lowest free slot or, when none is free, that of the idle session used longest ago, which is fed again when it returns. So
+more sessions than slots is slower but cannot lock up. What is drawn depends on the history, the seed and the weights, not
+on which requests share the batch. Device calls block the event loop; between them the other coroutines run.
+"""
+
+import asyncio
+import collections
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+from eau_jax.core.sharding import ROWS
+from eau_jax.models import transformer
+from eau_jax.models.config import ModelConfig
+from eau_jax.samplers import decode
+from eau_jax.samplers.types import Completion, Stop, TokenRequest
+
+MAX_STOP_IDS = 8
+TURNS_OF_THE_LOOP = 8  # how often the event loop runs between device calls, so that answered episodes can ask again
+
+
+@dataclasses.dataclass(eq=False)
+class _Work:
+    """A request that waits or runs."""
+
+    request: TokenRequest
+    future: asyncio.Future
+    begin: int = 0   # index of the action's first token in the history
+
+
+@dataclasses.dataclass(eq=False)
+class _Push:
+    """New weights that wait for the requests before them."""
+
+    params: Any
+    version: int
+    temperature: float
+    future: asyncio.Future
+
+
+class JaxEngine:
+    """A `Sampler` that runs the trainer's own forward code.
+
+    `push` gives it weights before the first request. They are held by reference: do not donate them while requests run.
+    The cache lives where the weights do, its slots split over the mesh's rows and its heads over `tensor`.
+    """
+
+    def __init__(self, config: ModelConfig, *, slots: int, length: int, top_p: float = 1.0, top_k: int = 0,
+                 steps: int = 16, prefill_rows: int = 8, chunks: tuple[int, ...] = (32, 128, 512),
+                 windows: tuple[int, ...] = (256, 1024, 4096, 16384)):
+        """
+        Args:
+          slots: sessions held at once.
+          length: longest history in tokens, the action that is being drawn included.
+          top_p, top_k: as for `heads.filter_logits`; 1.0 and 0 switch them off.
+          steps: tokens drawn per device call; a request waits for a running call to end.
+          prefill_rows: sessions fed per device call.
+          chunks: tokens fed per session and call, rounded up to one of these.
+          windows: cache positions attended to, rounded up to one of these or to `length`.
+
+        Raises:
+          ValueError: when a size is not positive or top_p or top_k is out of range.
+        """
+        for name, value in (("slots", slots), ("length", length), ("steps", steps), ("prefill_rows", prefill_rows),
+                            *(("chunks", chunk) for chunk in chunks), *(("windows", window) for window in windows)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if not 0.0 < top_p <= 1.0 or top_k < 0:
+            raise ValueError(f"top_p is {top_p} and top_k is {top_k}; top_p must lie in (0, 1] and top_k be at least 0")
+        self.config, self.slots, self.length = config, slots, length
+        self.steps, self.top_p, self.top_k = steps, float(top_p), int(top_k)
+        self.prefill_rows = min(prefill_rows, slots)
+        self.chunks = tuple(sorted({min(chunk, length) for chunk in chunks}))
+        self.windows = tuple(sorted({*(window for window in windows if window < length), length}))
+        self.version = -1
+        self._params = self._cache = self._placement = None
+        self._temperature = np.float32(1.0)
+        self._queue: collections.deque[_Work | _Push] = collections.deque()
+        self._driver: asyncio.Task | None = None
+        self._clock = 0
+        # Per slot. tokens[n, :held[n]] are in the cache, and tokens[n, :held[n] + 1] is the history while work runs.
+        self._session: list[str | None] = [None] * slots
+        self._work: list[_Work | None] = [None] * slots
+        self._used = np.zeros(slots, np.int64)
+        self._tokens = np.zeros((slots, length), np.int32)
+        self._logprobs = np.zeros((slots, length), np.float32)
+        self._held = np.zeros(slots, np.int32)
+        self._left = np.zeros(slots, np.int32)
+        self._seeds = np.zeros((slots, 2), np.uint32)
+        self._stop_ids = np.full((slots, MAX_STOP_IDS), decode.NO_STOP, np.int32)
+
+    async def generate(self, requests: list[TokenRequest]) -> list[Completion]:
+        """One completion per request. An action ends with a stop token, or with stop "length" after `max_new_tokens`
+        or when history and action together reach `length`.
+
+        Raises:
+          ValueError: for an empty or too long history, a token outside the vocabulary, a session with an open request.
+          RuntimeError: before the first `push` and after `close`.
+        """
+        open_sessions = {work.request.session for work in self._works()}
+        for request in requests:
+            self._check(request, open_sessions)
+            open_sessions.add(request.session)
+        works = [_Work(request, asyncio.get_running_loop().create_future()) for request in requests]
+        self._enqueue(*works)
+        return list(await asyncio.gather(*(work.future for work in works)))
+
+    async def push(self, params: Any, version: int, temperature: float) -> None:
+        """Replaces the weights and drops every cached history, after the requests accepted before have finished.
+
+        Raises:
+          ValueError: when the temperature is negative or not a number; 0 takes the likeliest token.
+        """
+        if not 0.0 <= temperature < math.inf:
+            raise ValueError(f"temperature is {temperature}; it must be at least 0 and finite")
+        item = _Push(params, version, temperature, asyncio.get_running_loop().create_future())
+        self._enqueue(item)
+        await item.future
+
+    async def release(self, session: str) -> None:
+        """Frees the session's slot. A request of it that is still open ends with stop "aborted"."""
+        for work in self._works():
+            if work.request.session == session:
+                self._finish(work, "aborted")
+        if session in self._session:
+            self._clear(self._session.index(session))
+
+    async def close(self) -> None:
+        """Ends every open request with stop "aborted" and lets go of the weights and the cache."""
+        for work in self._works():
+            self._finish(work, "aborted")
+        if self._driver is not None:
+            self._driver.cancel()
+        self._stop_all(None)
+        self._params = self._cache = None
+
+    def warm_up(self) -> None:
+        """Compiles everything that later calls use. Cached histories stay as they are.
+
+        Raises:
+          RuntimeError: before the first `push`.
+        """
+        self._check_weights()
+        none = np.zeros(self.prefill_rows, np.int32)
+        for window in self.windows:
+            for chunk in self.chunks:
+                self._run_prefill(none + self.slots, np.zeros((self.prefill_rows, chunk), np.int32), none, none, window)
+            self._run_decode(np.zeros(self.slots, np.int32), window)
+
+    # What is asked for
+
+    def _check_weights(self):
+        if self._params is None:
+            raise RuntimeError("the sampler has no weights; call push(params, version, temperature) first")
+
+    def _check(self, request: TokenRequest, open_sessions: set[str]):
+        if not any(isinstance(item, _Push) for item in self._queue):
+            self._check_weights()
+        tokens, name = np.asarray(request.tokens), f"session {request.session!r}"
+        if tokens.ndim != 1 or tokens.size == 0:
+            raise ValueError(f"{name}: the history has shape {tokens.shape}; it must be a list of at least one token id")
+        if tokens.size >= self.length:
+            raise ValueError(f"{name}: a history of {tokens.size} tokens leaves no room for an action in a cache of length "
+                             f"{self.length}; raise the sampler's length or end episodes earlier")
+        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
+            raise ValueError(f"{name}: token ids span {tokens.min()}..{tokens.max()}; "
+                             f"the model's are 0..{self.config.vocab_size - 1}")
+        if request.max_new_tokens < 1:
+            raise ValueError(f"{name}: max_new_tokens is {request.max_new_tokens}; it must be at least 1")
+        if not 0 <= request.seed < 2 ** 64:
+            raise ValueError(f"{name}: seed is {request.seed}; it must lie in 0..2**64 - 1")
+        if len(request.stop_ids) > MAX_STOP_IDS:
+            raise ValueError(f"{name}: {len(request.stop_ids)} stop ids; at most {MAX_STOP_IDS} are supported")
+        if request.session in open_sessions:
+            raise ValueError(f"{name} has an open request already; requests of one session come one after the other")
+
+    def _works(self) -> list[_Work]:
+        """Requests that are not answered yet."""
+        works = [work for work in self._work if work is not None]
+        works += [item for item in self._queue if isinstance(item, _Work)]
+        return [work for work in works if not work.future.done()]
+
+    def _enqueue(self, *items: _Work | _Push):
+        self._queue.extend(items)
+        if self._driver is None or self._driver.done() or self._driver.get_loop() is not asyncio.get_running_loop():
+            self._driver = asyncio.get_running_loop().create_task(self._drive())
+
+    # Scheduling
+
+    async def _drive(self):
+        """Serves until nothing is left to do. It lives no longer than that, so each event loop gets its own."""
+        try:
+            while self._queue or self._works():
+                for _ in range(TURNS_OF_THE_LOOP):
+                    await asyncio.sleep(0)
+                self._abandon()
+                self._admit()
+                self._prefill()
+                self._decode()
+        except BaseException as error:
+            self._stop_all(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    def _stop_all(self, error: BaseException | None):
+        """Answers whoever still waits with the error. The cache is not trusted after it."""
+        items = [work for work in self._work if work is not None] + list(self._queue)
+        self._queue.clear()
+        for slot in range(self.slots):
+            self._clear(slot)
+        for item in items:
+            if not item.future.done():
+                if error is None or isinstance(error, asyncio.CancelledError):
+                    item.future.cancel()
+                else:
+                    item.future.set_exception(error)
+        self._cache = None
+
+    def _abandon(self):
+        """Ends the work that nobody waits for any more (a deadline passed). What the slot holds stays true."""
+        for slot, work in enumerate(self._work):
+            if work is not None and work.future.done():
+                self._work[slot], self._left[slot] = None, 0
+
+    def _admit(self):
+        while self._queue:
+            item = self._queue[0]
+            if not item.future.done():
+                if isinstance(item, _Push):
+                    if self._left.any():
+                        return
+                    self._replace_weights(item)
+                else:
+                    slot = self._place(item.request.session)
+                    if slot is None:
+                        return
+                    self._start(slot, item)
+            self._queue.popleft()
+
+    def _place(self, session: str) -> int | None:
+        """The slot for a session; None when all are at work."""
+        if session in self._session:
+            return self._session.index(session)
+        idle = [slot for slot in range(self.slots) if self._work[slot] is None]
+        if not idle:
+            return None
+        slot = min(idle, key=lambda slot: (self._session[slot] is not None, self._used[slot], slot))
+        self._clear(slot)
+        self._session[slot] = session
+        return slot
+
+    def _start(self, slot: int, work: _Work):
+        request, size = work.request, len(work.request.tokens)
+        history = np.asarray(request.tokens, np.int32)
+        # The last token is fed by `decode`, whatever is held: its output gives the first draw.
+        common = min(int(self._held[slot]), size - 1)
+        differs = np.flatnonzero(self._tokens[slot, :common] != history[:common])
+        self._held[slot] = differs[0] if differs.size else common
+        self._tokens[slot, :size] = history
+        self._left[slot] = min(request.max_new_tokens, self.length - size)
+        self._seeds[slot] = request.seed >> 32, request.seed & 0xFFFFFFFF
+        self._stop_ids[slot] = decode.NO_STOP
+        self._stop_ids[slot, :len(request.stop_ids)] = request.stop_ids
+        work.begin = size
+        self._work[slot] = work
+        self._clock += 1
+        self._used[slot] = self._clock
+
+    def _replace_weights(self, push: _Push):
+        leaves = jax.tree.leaves(push.params)
+        self._placement = _placement(self.config, self.slots, leaves[0].sharding)
+        # Committed to where they are: weights that are not would be compiled for a second time.
+        self._params = jax.tree.map(lambda x: jax.device_put(x, x.sharding), push.params)
+        self._temperature, self.version = np.float32(push.temperature), push.version
+        self._drop_cache()
+        push.future.set_result(None)
+
+    def _drop_cache(self):
+        """Nothing of the old weights may be read again, by value or (a NaN under a mask) by accident."""
+        for slot in range(self.slots):
+            self._held[slot] = 0
+        self._cache = None
+
+    def _clear(self, slot: int):
+        self._session[slot] = self._work[slot] = None
+        self._held[slot] = self._left[slot] = 0
+
+    # Device calls
+
+    def _prefill(self):
+        """Feeds what the admitted histories lack, all but the last token; longest first, so that like shares a call."""
+        while True:
+            lacking = {slot: work.begin - 1 - int(self._held[slot]) for slot, work in enumerate(self._work)
+                       if work is not None and work.begin - 1 > self._held[slot]}
+            if not lacking:
+                return
+            chosen = sorted(lacking, key=lambda slot: (-lacking[slot], slot))[:self.prefill_rows]
+            chunk = _round_up(lacking[chosen[0]], self.chunks)
+            slots = np.full(self.prefill_rows, self.slots, np.int32)
+            tokens = np.zeros((self.prefill_rows, chunk), np.int32)
+            start, count = np.zeros((2, self.prefill_rows), np.int32)
+            for row, slot in enumerate(chosen):
+                slots[row], start[row], count[row] = slot, self._held[slot], min(lacking[slot], chunk)
+                tokens[row, :count[row]] = self._tokens[slot, start[row]:start[row] + count[row]]
+            self._run_prefill(slots, tokens, start, count, _round_up(int(start.max()), self.windows))
+            self._held[chosen] += count[:len(chosen)]
+
+    def _decode(self):
+        active = np.flatnonzero(self._left)
+        if not active.size:
+            return
+        window = _round_up(int(self._held[active].max()) + self.steps - 1, self.windows)
+        tokens, logprobs, count = self._run_decode(self._left, window)
+        for slot in active:
+            work, drawn, first = self._work[slot], count[slot], self._held[slot] + 1
+            self._tokens[slot, first:first + drawn] = tokens[slot, :drawn]
+            self._logprobs[slot, first:first + drawn] = logprobs[slot, :drawn]
+            self._held[slot] += drawn
+            self._left[slot] -= drawn
+            if tokens[slot, drawn - 1] in work.request.stop_ids:
+                self._finish(work, "end_of_turn")
+            elif not self._left[slot]:
+                self._finish(work, "length")
+
+    def _finish(self, work: _Work, stop: Stop):
+        """Answers a request with what has been drawn for it."""
+        tokens, logprobs = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        if work in self._work:
+            slot = self._work.index(work)
+            action = slice(work.begin, max(int(self._held[slot]) + 1, work.begin))
+            tokens, logprobs = self._tokens[slot, action].copy(), self._logprobs[slot, action].copy()
+            self._work[slot], self._left[slot] = None, 0
+        if not work.future.done():
+            work.future.set_result(Completion(tokens, logprobs, stop, self.version))
+
+    def _run_prefill(self, slots, tokens, start, count, window: int):
+        self._cache = decode.prefill(self._params, self._device_cache(), slots, tokens, start, count,
+                                     config=self.config, window=window, placement=self._placement)
+
+    def _run_decode(self, left: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        last = self._tokens[np.arange(self.slots), self._held]
+        rows = decode.Rows(last=last, held=self._held, left=left, seeds=self._seeds, stop_ids=self._stop_ids)
+        self._cache, *drawn = decode.decode(
+            self._params, self._device_cache(), rows, self._temperature, config=self.config, window=window,
+            steps=self.steps, top_p=self.top_p, top_k=self.top_k, placement=self._placement)
+        return jax.device_get(tuple(drawn))
+
+    def _device_cache(self) -> transformer.KVCache:
+        if self._cache is None:
+            self._cache = jax.jit(transformer.init_cache, static_argnums=(0, 1, 2), out_shardings=self._placement)(
+                self.config, self.slots, self.length)
+        return self._cache
+
+
+def _round_up(size: int, buckets: tuple[int, ...]) -> int:
+    """The smallest bucket that holds `size`; the largest when none does."""
+    return next((bucket for bucket in buckets if bucket >= size), buckets[-1])
+
+
+def _placement(config: ModelConfig, slots: int, weights: Sharding) -> Sharding:
+    """Where the cache [L, N, S, K, h] lives: beside the weights; an axis that its mesh axes do not divide stays whole."""
+    if not isinstance(weights, NamedSharding):
+        return weights
+    mesh = weights.mesh
+    rows = ROWS[0] if slots % math.prod(mesh.shape[axis] for axis in ROWS[0]) == 0 else None
+    heads = "tensor" if config.num_kv_heads % mesh.shape["tensor"] == 0 else None
+    return NamedSharding(mesh, PartitionSpec(None, rows, None, heads, None))
