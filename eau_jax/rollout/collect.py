@@ -2,7 +2,7 @@
 
 import asyncio
 import collections
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Coroutine, Iterable, Sequence, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from eau_jax.rollout.simulator import Simulator
 from eau_jax.rollout.template import Chat
 
 Groups = list[list[Episode]]
+T = TypeVar("T")
 
 
 def _silent(done: int, total: int) -> None:
@@ -59,6 +60,21 @@ async def collect(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned
     flat = await _all([one(index, g) for index in indices for g in range(group_size)])
     groups = [flat[p * group_size:(p + 1) * group_size] for p in range(len(indices))]
     return groups, {**statistics(groups), "rollout/infra_retries": float(retried)}
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result, from code that is not asynchronous.
+
+    `asyncio.run` formats its task's result as text on the way out (Python 3.11), which takes longer than an episode
+    when the result is a batch of them; so the task it sees returns nothing.
+    """
+    results: list[T] = []
+
+    async def main() -> None:
+        results.append(await coroutine)
+
+    asyncio.run(main())
+    return results[0]
 
 
 async def _all(coroutines: Iterable[Any]) -> list[Any]:
