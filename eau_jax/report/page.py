@@ -1,0 +1,320 @@
+"""The report of a run: one HTML page that holds everything it shows, and the headline charts as PNG files.
+
+Reads the run folder, and a sealed evaluation where one is given. Works while the run is going on.
+"""
+
+import difflib
+import json
+import math
+from pathlib import Path
+from typing import Any, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from eau_jax.core.records import RunFolderError, read_lines, write_atomic
+from eau_jax.report import curves
+from eau_jax.report.curves import Chart, Mark, Series
+from eau_jax.report.draw import card, write_plots
+from eau_jax.report.markup import POLICY, Html, number, style, tag
+
+TEXT_LIMIT = 3000     # characters shown of one utterance
+TURN_LIMIT = 40       # turns shown of one dialogue
+HISTORY_LIMIT = 300   # knob changes, and as many rule files, shown: the newest
+
+
+def write_report(folder: str | Path, sealed: str | Path | None = None) -> Path:
+    """Writes report.html and plots/*.png into the run folder.
+
+    Args:
+      folder: the run folder; every file but metrics.jsonl may be missing.
+      sealed: eval.jsonl of this run's sealed evaluation, or None.
+
+    Returns:
+      The path of report.html.
+
+    Raises:
+      RunFolderError: `folder` is no run folder, or a file in it is broken; it names the file, and the line of a JSON-lines
+        file.
+    """
+    folder = Path(folder)
+    text, charts = render(folder, None if sealed is None else Path(sealed))
+    write_plots(charts, folder / "plots")
+    write_atomic(folder / "report.html", text)
+    return folder / "report.html"
+
+
+def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
+    """The text of the page, and its headline charts. Arguments and errors are those of `write_report`."""
+    metrics = curves.read_metrics(folder)
+    generations = _numbered(folder / "knobs", "json", _generation)
+    marks = [Mark(one["step"], what) for one in generations for what in [_what_changed(one)] if what]
+    series = curves.series_of(metrics) | curves.series_of(_steps(folder / "timings.jsonl"), "timings/")
+    headlines, rest = curves.charts(series, marks)
+    held_out = _held_out_charts(sealed, marks) if sealed and sealed.is_file() else []
+    cold_start, more = curves.charts(curves.series_of(_steps(folder / "sft.jsonl"), "sft/"))
+    cold_start += more.get("sft", [])
+
+    absent = [panel.title for panel in curves.HEADLINES if panel.title not in [chart.title for chart in headlines]]
+    body = [
+        *_header(folder, metrics),
+        _held_out_box(sealed),
+        _tiles(metrics, headlines),
+        tag("h2", "Curves"),
+        _grid([*held_out, *headlines]) if headlines or held_out else _note("No step is finished yet."),
+        _note("Thick: running mean. Thin: as recorded. Dotted: knobs or rules changed; point at the line to see which."),
+        _note(f"Not recorded: {', '.join(absent)}.") if absent else "",
+        *(_folded(f"{group}: all other metrics", _grid(group_charts), small=f"{len(group_charts)} chart{'s' * (len(group_charts) > 1)}")
+          for group, group_charts in rest.items()),
+        tag("h2", "Cold start"),
+        _grid(cold_start) if cold_start else _note("No cold start is recorded: sft.jsonl is missing or empty."),
+        tag("h2", "Knobs and rules"),
+        *_knobs(generations),
+        *_rules(folder / "rules"),
+        tag("h2", "Dialogues"),
+        *_dialogues(folder / "episodes"),
+        tag("h2", "Settings"),
+        *(_json_file(folder / name) for name in ("config.json", "manifest.json")),
+    ]
+    head = tag("head", tag("meta", charset="utf-8"),
+               tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+               tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+               tag("title", f"{folder.resolve().name}: report"), style())
+    return "<!doctype html>\n" + tag("html", head, tag("body", *body), lang="en") + "\n", [*held_out, *headlines]
+
+
+# The top of the page
+
+
+def _header(folder: Path, metrics: Sequence[Mapping]) -> list[Html]:
+    facts = [f"{len(metrics)} training steps"] if metrics else ["no training step yet"]
+    if (folder / "manifest.json").is_file():
+        manifest = _read_json(folder / "manifest.json")
+        facts += [f"{key.replace('_', ' ')} {manifest[key]}" for key in ("created", "seed", "git_revision")
+                  if key in manifest]
+    return [tag("h1", folder.resolve().name), tag("p", " · ".join(facts), class_="dim")]
+
+
+def _tiles(metrics: Sequence[Mapping], headlines: Sequence[Chart]) -> Html:
+    shown = {"Step": number(metrics[-1]["step"])} if metrics else {}
+    by_title = {chart.title: chart for chart in headlines}
+    for title in ("Score", "Success", "Return", "Turns", "Speed"):
+        if title in by_title:
+            shown[title] = number(curves.last_value(by_title[title].series[0]))
+    if "Time of a step" in by_title:
+        seconds = sum(float(np.nansum(one.values)) for one in by_title["Time of a step"].series)
+        shown["Time in all"] = f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{seconds / 60:.1f} min"
+    return tag("div", *(tag("div", tag("small", name), tag("b", value), class_="tile") for name, value in shown.items()),
+               class_="tiles")
+
+
+class Difference(NamedTuple):
+    """After minus before, with the bounds of its interval; nan where an interval is not known."""
+
+    value: float
+    low: float
+    high: float
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Difference:
+    """The gain in "score" of two evaluations, with the interval that follows from the two intervals.
+
+        low = d − sqrt((after − after_low)² + (before_high − before)²),  high likewise
+
+    The two are taken as independent, which is a little too wide where both played the same tasks.
+    Reference: Newcombe 1998, Statistics in Medicine 17, 873-890, method 10.
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = [[_float(one.get(name)) for name in ("score", "score_low", "score_high")]
+                                              for one in (before, after)]
+    return Difference(b - a, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low))
+
+
+def _held_out_box(sealed: Path | None) -> Html:
+    if sealed is None:
+        return tag("div", tag("p", "No held-out evaluation was given to this report."), class_="headline")
+    records = curves.read_records(sealed) if sealed.is_file() else []
+    before = [one for one in records if one.get("phase") == "cold_start"] or records[:1]
+    after = [one for one in records if one.get("phase") == "final"] or records[len(before):]
+    if not after:
+        text = f"Held-out score {number(records[0].get('score'))}, no later one yet" if records else \
+            f"No held-out evaluation yet: {sealed} is missing or empty."
+        return tag("div", tag("p", text), class_="headline")
+    first, last = before[-1], after[-1]
+    gain = difference(first, last)
+    sure = "good" if gain.low > 0 else "bad" if gain.high < 0 else ""
+    rows = [(name, _with_interval(first, name), _with_interval(last, name),
+             "" if name == "episodes" else f"{_float(last[name]) - _float(first[name]):+.3g}")
+            for name in ("score", "success", "return", "turns", "episodes") if name in first and name in last]
+    return tag(
+        "div", tag("div", f"Held-out score {number(first.get('score'))} → {number(last.get('score'))} ",
+                   tag("span", f"{gain.value:+.3f}", class_=sure), class_="big"),
+        _note("" if math.isnan(gain.low) else f"95 % interval of the difference: {gain.low:+.3f} to {gain.high:+.3f} "
+              "(Newcombe 1998, the two taken as independent)"),
+        _table(("", f"{_phase(first)}, step {number(first.get('step'))}", f"{_phase(last)}, step {number(last.get('step'))}",
+                "difference"), rows), class_="headline")
+
+
+def _phase(record: Mapping) -> str:
+    return str(record.get("phase", "")).replace("_", " ")
+
+
+def _with_interval(record: Mapping, name: str) -> str:
+    low, high = record.get(f"{name}_low"), record.get(f"{name}_high")
+    return number(record[name]) + (f" ({number(low)} to {number(high)})" if low is not None and high is not None else "")
+
+
+def _held_out_charts(sealed: Path, marks: Sequence[Mark]) -> list[Chart]:
+    """Score, success and return over the steps at which they were measured, with intervals where they are known."""
+    series = curves.series_of(curves.read_steps(sealed))
+    found = []
+    for name in ("score", "success", "return"):
+        if name in series:
+            one, low, high = (series.get(key) for key in (name, f"{name}_low", f"{name}_high"))
+            if low is not None and high is not None and len(low.values) == len(high.values) == len(one.values):
+                one = Series(name, one.steps, one.values, np.stack([low.values, high.values], axis=1))
+            found.append(Chart(f"Held-out {name}", "95 % interval" if len(one.interval) else "", (one,), marks=tuple(marks)))
+    return found
+
+
+# Knobs and rules
+
+
+def _generation(path: Path) -> dict:
+    record = _read_json(path)
+    wanted = {"generation", "step", "values", "changes", "rules_changed"}
+    if not isinstance(record, dict) or not wanted <= record.keys():
+        raise RunFolderError(f"{path} is not a record of a knob set: it needs {', '.join(sorted(wanted))}")
+    return record
+
+
+def _what_changed(generation: Mapping) -> str:
+    """One line for a marker; empty for the generation that the run began with."""
+    changes = [f"{path}: {number(old)} → {number(new)}" for path, (old, new) in generation["changes"].items()]
+    changes += ["rules changed"] * bool(generation["rules_changed"])
+    return f"generation {generation['generation']}, step {generation['step']}: {'; '.join(changes)}" if changes else ""
+
+
+def _knobs(generations: Sequence[Mapping]) -> list[Html]:
+    if not generations:
+        return [_note("No knobs are recorded: knobs/ is missing or empty.")]
+    rows = [(str(one["generation"]), number(one["step"]), path, number(old), number(new)) for one in generations
+            for path, (old, new) in [*one["changes"].items(), *[("rules (below)", (None, None))] * bool(one["rules_changed"])]]
+    start = generations[0]
+    return [
+        _table(("generation", "step", "what", "old", "new"), rows[-HISTORY_LIMIT:]) if rows
+        else _note("No knob was changed in this run."),
+        _note(f"{len(rows) - HISTORY_LIMIT} earlier changes are not listed.") if len(rows) > HISTORY_LIMIT else "",
+        _folded(f"Values at generation {start['generation']}",
+                _table(("knob", "value"), [(path, number(value)) for path, value in start["values"].items()]),
+                small=f"{len(start['values'])} knobs")]
+
+
+def _rules(folder: Path) -> list[Html]:
+    versions = _numbered(folder, "toml", lambda path: (path.stem, path.read_text(encoding="utf-8")))[-HISTORY_LIMIT:]
+    if not versions:
+        return [_note("No rules are recorded: rules/ is missing or empty.")]
+    shown = [_folded(f"Rules at generation {versions[0][0]}", tag("pre", versions[0][1]))]
+    for (old_name, old), (name, new) in zip(versions, versions[1:]):
+        lines = difflib.unified_diff(old.splitlines(), new.splitlines(), old_name, name, lineterm="", n=2)
+        text = "\n".join(lines)
+        if text:
+            shown.append(_folded(f"Rules changed at generation {name}", tag("pre", text)))
+    return shown
+
+
+# Dialogues
+
+
+def _dialogues(folder: Path) -> list[Html]:
+    """The best, the median and the worst usable episode by score, of the first, the middle and the last step."""
+    files = _numbered(folder, "jsonl", lambda path: path)
+    if not files:
+        return [_note("No dialogues are recorded: episodes/ is missing or empty.")]
+    shown: list[Html] = []
+    for index in sorted({0, len(files) // 2, len(files) - 1}):
+        everything = list(read_lines(files[index]))
+        try:
+            usable = [one for one in everything if one["stop"] != "infra_error"]
+            usable.sort(key=lambda one: -math.inf if one["score"] is None else one["score"])
+            dropped = f", {len(everything) - len(usable)} dropped for infrastructure errors"
+            shown.append(tag("h3", f"Step {files[index].stem} ", tag("small", f"{len(usable)} episodes"
+                                                                   f"{dropped if len(usable) < len(everything) else ''}")))
+            count = len(usable)
+            ranks = {count - 1: "best", 0: "worst"} | ({count // 2: "median"} if count > 2 else {})
+            for rank in sorted(ranks, reverse=True) if count else ():
+                is_open = index == len(files) - 1 and rank == count - 1
+                shown.append(_dialogue(ranks[rank] if count > 1 else "only", usable[rank], is_open))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RunFolderError(f"{files[index]}: not a record of an episode ({error!r})") from None
+    return shown
+
+
+def _dialogue(rank: str, episode: Mapping, is_open: bool) -> Html:
+    facts = [f"score {number(episode['score'])}", "success" if episode["success"] else "no success",
+             f"stop: {episode['stop'].replace('_', ' ')}", f"{len(episode['turns'])} turns",
+             f"return {number(sum(_float(turn['reward']) for turn in episode['turns']))}", f"task {episode['task']}"]
+    facts += [f"user: {episode['user']}"] if "user" in episode else []
+    bubbles = [_bubble(name, str(episode[name]), kind) for name, kind in (("system", "system"), ("opening", "user"))
+               if episode.get(name)]
+    for number_, turn in enumerate(episode["turns"][:TURN_LIMIT], start=1):
+        chips = [f"turn {number_}", f"reward {_float(turn['reward']):+.3g}"]
+        chips += ["could not be parsed"] * bool(turn.get("parse_failed"))
+        bubbles.append(_bubble("agent", turn["agent"], "agent", chips, title=json.dumps(turn.get("act"), ensure_ascii=False)))
+        if turn["reply"]:
+            who = "environment" if turn["spoke"] == "none" else turn["spoke"]
+            bubbles.append(_bubble(who, turn["reply"], "user", ["leaked"] * bool(turn.get("leaked"))))
+    if len(episode["turns"]) > TURN_LIMIT:
+        bubbles.append(_note(f"{len(episode['turns']) - TURN_LIMIT} more turns are in the file."))
+    return _folded(f"{rank}: {facts[0]} ", tag("div", *bubbles, class_="chat"), small=" · ".join(facts[1:]), is_open=is_open)
+
+
+def _bubble(who: str, text: str, kind: str, chips: Sequence[str] = (), **attributes: str) -> Html:
+    cut = f"\n[{len(text) - TEXT_LIMIT} more characters]" if len(text) > TEXT_LIMIT else ""
+    return tag("div", tag("small", who, *(tag("span", chip, class_="chip") for chip in chips)),
+               tag("p", text[:TEXT_LIMIT] + cut), class_=f"bubble {kind}", **attributes)
+
+
+# Reading and small pieces
+
+
+def _steps(path: Path) -> list[dict]:
+    return curves.read_steps(path) if path.is_file() else []
+
+
+def _numbered(folder: Path, ending: str, read: Any) -> list:
+    """What `read` makes of the files <number>.<ending>, in order of their numbers; none where there is no folder."""
+    found = {int(path.stem): path for path in folder.glob(f"*.{ending}") if path.stem.isascii() and path.stem.isdigit()}
+    return [read(found[key]) for key in sorted(found)]
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunFolderError(f"{path} is not JSON: {error}") from None
+
+
+def _json_file(path: Path) -> Html:
+    if not path.is_file():
+        return _note(f"{path.name} is missing.")
+    return _folded(path.name, tag("pre", json.dumps(_read_json(path), indent=1, ensure_ascii=False)))
+
+
+def _float(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _note(text: str) -> Html:
+    return tag("p", text, class_="dim") if text else Html("")
+
+
+def _grid(shown: Sequence[Chart]) -> Html:
+    return tag("div", *(card(chart) for chart in shown), class_="cards")
+
+
+def _folded(title: str, content: Html, small: str = "", is_open: bool = False) -> Html:
+    return tag("details", tag("summary", title, " ", tag("small", small)), content, **({"open": ""} if is_open else {}))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+    return tag("div", tag("table", tag("tr", *(tag("th", cell) for cell in head)),
+                          *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)), class_="wide")
