@@ -8,7 +8,6 @@ INFRA_ERROR, which is dropped and counted; an error in our own code is raised.
 
 import asyncio
 import dataclasses
-import re
 from typing import Any, Awaitable, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from eau_jax.rollout.seeds import turn_seed
 from eau_jax.rollout.simulator import Simulator
 from eau_jax.rollout.template import Chat, visible
 from eau_jax.samplers.types import Completion, TokenRequest
+from eau_jax.users.voice import Spoken, speak
 
 STOPS = tuple(StopReason)
 
@@ -97,38 +97,25 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
         act = env.parse(task, said, state)
         state, time_step, reply = simulator.step(pinned.knobs, pinned.rules, state, act, seed, number)
         told |= int(time_step.disclosed)
-        text, spoke, leaked = env.render(task, act, time_step, reply_seed), "none", False
+        spoken = Spoken(env.render(task, act, time_step, reply_seed), "none", leaked=False)
         if not time_step.done:  # nobody reads the last reply, so nobody is asked to word it
-            words = Words(draft=text, disclosed=env.disclosed(task, int(time_step.disclosed), reply_seed),
+            words = Words(draft=spoken.text, disclosed=env.disclosed(task, int(time_step.disclosed), reply_seed),
                           secrets=env.secrets(task, told, reply_seed), opening=opening, agent_text=said,
                           seed=reply_seed, group_seed=turn_seed(group, number))
-            text, spoke = await _within(budgets.user_seconds, "the user", user.voice(pinned.knobs["user"], words))
-            leaked = leaks(text, words)
+            spoken = await _within(budgets.user_seconds, "the user", speak(user, pinned.knobs["user"], words))
         turns.append(Turn(
             observation=observation, action=action, logprobs=np.asarray(completion.logprobs, np.float32),
-            reward=float(time_step.reward), policy_version=completion.policy_version, spoke=spoke,
-            act=_record(act, time_step, reply), agent_text=agent_text, reply_text=text,
-            parse_failed=int(act.kind) == Kind.MALFORMED, leaked=leaked))
+            reward=float(time_step.reward), policy_version=completion.policy_version, spoke=spoken.spoke,
+            act=_record(act, time_step, reply), agent_text=agent_text, reply_text=spoken.text,
+            parse_failed=int(act.kind) == Kind.MALFORMED, leaked=spoken.leaked))
         if time_step.done:
             end = chat.closing(action)
             return end[:budgets.max_tokens - len(history)], _reason(time_step), bool(time_step.success)
-        observation = chat.reply(text, "tool" if spoke == "tool" else "user", action)
+        observation = chat.reply(spoken.text, "tool" if spoken.spoke == "tool" else "user", action)
         if len(history) + len(observation) + budgets.min_new_tokens > budgets.max_tokens:
             # The whole observation, or none of it: a value is bootstrapped from the last token.
             fits = len(history) + len(observation) <= budgets.max_tokens
             return observation if fits else observation[:0], StopReason.MAX_TOKENS, bool(time_step.success)
-
-
-def leaks(text: str, words: Words) -> bool:
-    """Whether a reply says a value that it may not, and that nobody had said before it. Words are compared, not letters."""
-    said = _padded(" . ".join((words.opening, words.agent_text, words.draft, *words.disclosed)))
-    hidden = [_padded(secret) for secret in words.secrets]
-    return any(secret in _padded(text) and secret not in said for secret in hidden if secret.strip())
-
-
-def _padded(text: str) -> str:
-    """" word word ": lower-case words between single spaces, so that `in` respects word borders."""
-    return " " + " ".join(re.findall(r"[^\W_]+", text.casefold())) + " "
 
 
 async def _within(seconds: float, who: str, call: Awaitable[Any]) -> Any:
