@@ -9,13 +9,15 @@ import dataclasses
 import importlib.util
 import json
 from pathlib import Path
-from typing import Annotated, Any, Callable, Mapping
+from typing import Annotated, Any, Callable, Literal, Mapping
 
 import tyro
 
 from eau_jax.algorithms import correction, gae, kl, reduction, view, whiten
 from eau_jax.core import batching, knobs as knob
 from eau_jax.core.part import Env, User
+from eau_jax.learner.critic import own_tower
+from eau_jax.learner.state import default_knobs
 from eau_jax.users.symbolic import symbolic
 
 Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importing it in the config file
@@ -62,9 +64,9 @@ class Model:
     """(config, folder) -> None: writes a Hugging Face folder with config, weights and tokenizer; None: use `folder`"""
     folder: str = ""
     """a Hugging Face folder to start from, when nothing is made"""
-    param_dtype: str = "float32"
+    param_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of parameters and optimizer state: float32 or bfloat16"""
-    compute_dtype: str = "float32"
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of activations; head and softmax are float32 always"""
     remat: bool = False
     """recompute each layer's activations in the backward pass: less memory, about a third more work"""
@@ -105,8 +107,8 @@ class Algorithm:
     """KL estimator in the loss against the frozen starting policy; None: no reference policy is kept"""
     correction: Part = correction.truncated
     """sampler-trainer correction"""
-    shared_trunk: bool = False
-    """the critic is a head on the policy's trunk in place of a tower of its own"""
+    critic: Part = own_tower
+    """where values come from: own_tower, shared_trunk or no_critic"""
     keep_groups: Part = batching.every
     """groups that are learned from: every, or informative (dynamic filtering)"""
 
@@ -159,8 +161,8 @@ class Learn:
     chunk: int = 256
     """action tokens whose logits exist at the same time"""
     critic_updates: int = 1
-    """critic passes over a minibatch for each policy pass"""
-    critic_warmup: int = 2
+    """critic passes over a batch for each policy pass"""
+    critic_warmup: int = 0
     """first updates in which only the critic learns"""
 
     def __post_init__(self):
@@ -178,6 +180,8 @@ class Sft:
     """scripted episodes to imitate"""
     batch: int = 32
     """episodes per optimizer step"""
+    learning_rate: float = 1e-3
+    """step size of the cold start"""
     expert_share: float = 0.0
     """share of the episodes played by the environment's expert; its novice plays the rest"""
 
@@ -212,7 +216,7 @@ class Checkpoint:
     """updates between two checkpoints"""
     keep: int = 2
     """newest checkpoints kept, the best one besides"""
-    best_by: str = "rollout/score"
+    best_by: Literal["rollout/score_mean", "rollout/return_mean", "rollout/success_rate"] = "rollout/score_mean"
     """training statistic whose running mean chooses the best checkpoint"""
 
     def __post_init__(self):
@@ -288,15 +292,12 @@ def _refuse_idle(config: Config) -> None:
     """A setting that would do nothing in this run is refused, not ignored."""
     made = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
     critic = ("critic_updates", "critic_warmup")
+    has_critic = config.algorithm.advantage.needs_critic
     idle = [
         (config.model.make is not None, config.model, "model", ("folder",), "the model is made by model.make"),
         (config.model.make is None, config.model, "model", made, "the model is read from model.folder"),
-        (not config.algorithm.advantage.needs_critic, config.learn, "learn", critic,
-         f"{config.algorithm.advantage.name} has no critic"),
-        (config.algorithm.shared_trunk, config.learn, "learn", critic, "the critic shares the policy's trunk"),
-        (not config.algorithm.advantage.needs_critic, config.algorithm, "algorithm", ("shared_trunk",),
-         f"{config.algorithm.advantage.name} has no critic"),
-        (config.sft.steps == 0, config.sft, "sft", ("episodes", "batch", "expert_share"), "sft.steps is 0"),
+        (not has_critic, config.learn, "learn", critic, f"{config.algorithm.advantage.name} has no critic"),
+        (config.sft.steps == 0, config.sft, "sft", ("episodes", "batch", "learning_rate", "expert_share"), "sft.steps is 0"),
         (bool(config.tasks.train_file), config.tasks, "tasks", ("train",), "tasks.train_file is given"),
         (bool(config.tasks.test_file), config.tasks, "tasks", ("test",), "tasks.test_file is given"),
     ]
@@ -309,9 +310,7 @@ def _refuse_idle(config: Config) -> None:
 
 def knob_tree(config: Config) -> dict[str, Any]:
     """Every knob of the chosen parts with this config's starting values. A knob of a part that does not run is unknown."""
-    from eau_jax.learner.learner import rl_knobs  # the learner is heavy, and --help of other commands does without
-
-    tree = {"env": config.env.knobs, "user": config.user.knobs, "rl": rl_knobs(config.algorithm)}
+    tree = {"env": config.env.knobs, "user": config.user.knobs, "rl": default_knobs(config.algorithm)}
     return knob.patch(tree, config.knobs)
 
 

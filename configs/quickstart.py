@@ -1,0 +1,35 @@
+"""Quickstart: a small agent learns to ask the right questions.
+
+Reproduces   nothing published: it shows the whole loop. The user's request leaves details out; the agent earns reward
+             for asking about them one at a time, the important ones counting more (UserRL's IntentionGym rules).
+Hardware     2 CPU cores, 3 GB of memory.
+Time         under 10 minutes.
+Expected     held-out score after the cold start about 0.4, after PPO above 0.8.
+Command      scripts/quickstart        (or: eau-jax train configs/quickstart.py)
+"""
+
+from eau_jax.config import Config, Evaluation, Learn, Model, Rollout, Sft, Tasks
+from eau_jax.envs import intention_tasks
+from eau_jax.envs.intention import intention
+from eau_jax.rollout.template import TINY
+from eau_jax.start import new_model
+
+
+def config() -> Config:
+    return Config(
+        name="quickstart",
+        env=intention,
+        template=TINY,
+        tasks=Tasks(generate=intention_tasks.generate, train=2000, test=128),
+        model=Model(make=new_model, vocab_size=512, d_model=128, num_layers=3, num_heads=4, num_kv_heads=2, d_ff=384),
+        sft=Sft(steps=150, episodes=1024, batch=32),
+        rollout=Rollout(tasks=32, group=4, max_tokens=320, max_new_tokens=24, slots=64),
+        learn=Learn(steps=40, minibatches=4, rows=8, critic_warmup=2),
+        eval=Evaluation(samples=2),
+        knobs={
+            "env.max_turns": 8,
+            "rl.policy_optimizer.learning_rate": 3e-4,
+            "rl.critic_optimizer.learning_rate": 1e-3,
+            "rl.entropy.coef": 0.003,
+        },
+    )

@@ -1,0 +1,113 @@
+"""Parts from a config: tasks, simulators, model, learner, sampler. They meet here and in `train.py` only."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eau_jax.config import Config, ConfigError, knob_tree
+from eau_jax.core import knobs as knob
+from eau_jax.core.sharding import make_mesh
+from eau_jax.core.types import Task
+from eau_jax.journal import Generation
+from eau_jax.learner.parts import Learner
+from eau_jax.models.config import ModelConfig
+from eau_jax.rollout import template, tokenizer
+from eau_jax.rollout.episode import Budgets
+from eau_jax.rollout.simulator import Simulator, simulator
+from eau_jax.samplers import decode
+from eau_jax.samplers.jax_engine import JaxEngine
+from eau_jax.users.rules import compile_rules
+
+
+class Parts(NamedTuple):
+    """Everything of a run but its weights."""
+
+    config: Config
+    folder: Path              # the starting model's
+    model: ModelConfig
+    chat: template.Chat
+    learner: Learner
+    engine: JaxEngine
+    train: Simulator
+    test: Simulator
+    budgets: Budgets
+    first: Generation         # the knobs and rules that a run begins with
+
+
+def assemble(config: Config, folder: Path, model: ModelConfig) -> Parts:
+    """Builds every part for the model in `folder`.
+
+    Raises:
+      ConfigError, ValueError: for a setting, task file, rule file or tokenizer that does not fit.
+    """
+    chat = template.bind(config.template, tokenizer.from_folder(folder))
+    budgets = Budgets(max_tokens=config.rollout.max_tokens, max_new_tokens=config.rollout.max_new_tokens,
+                      agent_seconds=config.rollout.deadline_s, user_seconds=config.rollout.deadline_s)
+    engine = JaxEngine(model, slots=config.rollout.slots, length=config.rollout.max_tokens, top_p=config.rollout.top_p,
+                       top_k=config.rollout.top_k)
+    return Parts(config, folder, model, chat, learner(config, model), engine,
+                 simulator(config.env, config.user, tasks(config, "train")),
+                 simulator(config.env, config.user, tasks(config, "test")), budgets, first_generation(config))
+
+
+def learner(config: Config, model: ModelConfig) -> Learner:
+    """The learner's static choices. Rows are as wide as the longest episode."""
+    part, turns = config.algorithm, knob.specs({"env": config.env.knobs})["env.max_turns"].high
+    return Learner(
+        model=model, advantage=part.advantage, critic=part.critic, view=part.view, normalise=part.normalise,
+        reduction=part.reduction, correction=part.correction, kl=part.kl,
+        mesh=make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor),
+        tasks=config.rollout.tasks, group=config.rollout.group, tokens=config.rollout.max_tokens, actions=int(turns),
+        row_width=config.rollout.max_tokens, micro_rows=config.learn.rows, epochs=config.learn.epochs,
+        minibatches=config.learn.minibatches, critic_updates=config.learn.critic_updates,
+        critic_warmup=config.learn.critic_warmup, top_p=config.rollout.top_p, top_k=config.rollout.top_k,
+        chunk=config.learn.chunk)
+
+
+def tasks(config: Config, split: str) -> tuple[Task, ...]:
+    """The tasks of "train" or "test", from the file that the config names or from its generator."""
+    file = config.tasks.train_file if split == "train" else config.tasks.test_file
+    if file:
+        if config.tasks.load is None:
+            raise ConfigError(f"tasks.{split}_file = {file!r}, but the config has no tasks.load that could read it")
+        found = config.tasks.load(file)
+    elif config.tasks.generate is None:
+        raise ConfigError(f"the config has neither tasks.generate nor tasks.{split}_file; give one of them")
+    else:
+        found = config.tasks.generate(split, config.tasks.train if split == "train" else config.tasks.test, config.seed)
+    if split == "train" and len(found) < config.rollout.tasks:
+        raise ConfigError(f"rollout.tasks = {config.rollout.tasks}, but there are only {len(found)} training tasks")
+    return found
+
+
+def first_generation(config: Config) -> Generation:
+    """Knobs and rules at the start. A broken rule file is named."""
+    rules = config.env.rules
+    if config.rules:
+        path = Path(config.rules)
+        if not path.is_file():
+            raise ConfigError(f"rules = {config.rules!r} is not there; give a TOML file with the user's decision list")
+        rules = path.read_text(encoding="utf-8")
+        try:
+            compile_rules(rules, config.env.features)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    return Generation(0, 0, knob_tree(config), rules, {}, False)
+
+
+def draw(config: Config, count: int, step: int) -> list[int]:
+    """Rows of the `count` training tasks that update `step` (from 1) uses: shuffled epochs over all tasks, cut in order.
+
+    An epoch's last tasks are left out where they do not fill a batch.
+    """
+    per_epoch = count // config.rollout.tasks
+    epoch, place = divmod(step - 1, per_epoch)
+    order = np.random.default_rng([config.seed, 1, epoch]).permutation(count)
+    return order[place * config.rollout.tasks:(place + 1) * config.rollout.tasks].tolist()
+
+
+def traces(parts: Parts) -> int:
+    """How often a function of the run was traced so far; it stands still after the first updates."""
+    counters = (parts.learner.traces, parts.train.traces, parts.test.traces, decode.TRACES)
+    return sum(sum(counter.values()) for counter in counters)

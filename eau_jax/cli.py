@@ -1,0 +1,211 @@
+"""The command line: `eau-jax train | sft | eval | export | report | chat`.
+
+Bad input ends with one message and exit status 2; set EAU_JAX_TRACEBACK=1 to see where it came from.
+"""
+
+import dataclasses
+import errno
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from eau_jax.config import Config, ConfigError, changed, knob_tree, load_config, replace, runnable
+from eau_jax.core import knobs as knob
+
+HELP = """usage: eau-jax COMMAND ...
+
+  train CONFIG    cold start and reinforcement learning; --resume continues, --dry-run only estimates
+  sft CONFIG      the cold start alone
+  eval RUN        a run's policy on held-out tasks
+  export RUN DIR  a run's policy as a Hugging Face folder
+  report RUN      a page with curves, knob history and dialogues
+  chat RUN        talk to a run's agent in the terminal
+
+CONFIG is a Python file such as configs/quickstart.py, or a run folder; RUN is a run folder such as runs/quickstart.
+`eau-jax train CONFIG --help` lists every setting and knob of that config with its default.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How a run is started, beside its config."""
+
+    resume: bool = False
+    """continue a run that was stopped"""
+    dry_run: bool = False
+    """build shapes, shardings and a memory estimate, and stop: no weights are read and nothing is allocated"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Eval:
+    """Evaluates a run's policy on held-out tasks."""
+
+    run: tyro.conf.Positional[str]
+    """run folder"""
+    checkpoint: str = "latest"
+    """latest, best, cold_start, or an update number"""
+    samples: int = 1
+    """episodes per held-out task"""
+    temperature: float = 1.0
+    """sampling temperature; 0 is greedy"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Writes a run's policy as a Hugging Face folder that `transformers` reads."""
+
+    run: tyro.conf.Positional[str]
+    """run folder"""
+    folder: tyro.conf.Positional[str]
+    """folder to write; it must not exist"""
+    checkpoint: str = "latest"
+    """latest, best, cold_start, or an update number"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Writes report.html and plots/*.png into a run folder."""
+
+    run: tyro.conf.Positional[str]
+    """run folder"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chat:
+    """Talks to a run's agent; you are the user."""
+
+    run: tyro.conf.Positional[str]
+    """run folder"""
+    checkpoint: str = "latest"
+    """latest, best, cold_start, or an update number"""
+    temperature: float = 1.0
+    """sampling temperature; 0 is greedy"""
+    seed: int = 0
+    """decides what is sampled"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one command and exits with its status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        sys.exit(_run(arguments))
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("eau_jax"):
+            raise
+        _fail(error)
+    except (ValueError, OSError) as error:
+        _fail(error)
+
+
+def _fail(error: Exception) -> None:
+    if os.environ.get("EAU_JAX_TRACEBACK") == "1":
+        raise error
+    text = str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        text = f"the disk is full ({error.filename or 'while writing the run folder'}); free space, then use --resume"
+    Console(stderr=True).print(f"[bold red]eau-jax:[/] {escape(text)}", soft_wrap=True, highlight=False)
+    sys.exit(2)
+
+
+def _run(arguments: list[str]) -> int:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("-h", "--help"):
+        print(HELP)
+        return 0
+    if command in ("train", "sft"):
+        return _learn(command, rest)
+    commands = {"eval": Eval, "export": Export, "report": Report, "chat": Chat}
+    if command not in commands:
+        raise ConfigError(f"unknown command {command!r}{knob.nearest(command, [*commands, 'train', 'sft'])}")
+    given = tyro.cli(commands[command], prog=f"eau-jax {command}", args=rest)
+    if isinstance(given, Report):
+        return _report(given.run)
+    from eau_jax import trained
+
+    if isinstance(given, Eval):
+        trained.evaluate(given.run, given.checkpoint, given.samples, given.temperature)
+    elif isinstance(given, Export):
+        trained.export(given.run, given.folder, given.checkpoint)
+    else:
+        trained.chat(given.run, given.checkpoint, given.temperature, given.seed)
+    return 0
+
+
+def _learn(command: str, arguments: list[str]) -> int:
+    if not arguments or arguments[0].startswith("-"):
+        print(f"usage: eau-jax {command} CONFIG [settings]\n\nCONFIG is a Python file such as configs/quickstart.py. "
+              f"`eau-jax {command} CONFIG --help` lists its settings and knobs.")
+        return 0 if arguments in ([], ["-h"], ["--help"]) else 2
+    path, before = arguments[0], load_config(arguments[0])
+    config, launch = parse_overrides(before, arguments[1:], f"eau-jax {command} {path}")
+    source = runnable(path, changed(before, config))
+
+    from eau_jax import train
+
+    if launch.dry_run:
+        train.dry_run(config)
+    elif command == "sft":
+        train.cold_start_only(config, source)
+    else:
+        signal.signal(signal.SIGTERM, train.ask_to_stop)
+        train.train(config, source, resume=launch.resume)
+        _report(str(Path(config.root) / config.name))
+    return 0
+
+
+def _report(run: str) -> int:
+    from eau_jax.report.page import write_report
+
+    folder = Path(run)
+    page = write_report(folder, folder.parent / "sealed" / folder.name / "eval.jsonl")
+    Console().print(f"report: {page}", soft_wrap=True)
+    return 0
+
+
+def parse_overrides(config: Config, arguments: list[str], prog: str) -> tuple[Config, Launch]:
+    """The config with what the command line changes; unknown names, wrong types and ranges end the program."""
+    tree = knob_tree(config)
+    settings = _knob_settings(tree)
+    All = dataclasses.make_dataclass("All", [
+        ("config", Annotated[Config, tyro.conf.arg(name="")]), ("launch", Annotated[Launch, tyro.conf.arg(name="")]),
+        ("knob", type(settings))], frozen=True)
+    given = tyro.cli(All, prog=prog, args=arguments, default=All(config, Launch(), settings),
+                     description=f"Settings of {prog.split()[-1]}. Knobs may also change while training runs.")
+    changes = {path: value for path, value in _flat(given.knob).items() if value != knob.values(tree)[path]}
+    knob.patch(tree, changes)  # refuses what is out of range
+    return replace(given.config, {"knobs": {**config.knobs, **changes}}) if changes else given.config, given.launch
+
+
+def _knob_settings(tree: Any) -> Any:
+    """The knobs as nested dataclasses of plain numbers, so that the command line lists them like other settings."""
+    nested: dict[str, Any] = {}
+    values = knob.values(tree)
+    for path, spec in knob.specs(tree).items():
+        *groups, name = path.split(".")
+        place = nested
+        for group in groups:
+            place = place.setdefault(group, {})
+        text = f"{spec.doc}; {spec.low:g} to {spec.high:g}"
+        place[name] = (Annotated[int if spec.integer else float, tyro.conf.arg(help=text)], values[path])
+
+    def build(name: str, fields: dict[str, Any]) -> Any:
+        entries = {key: build(key, value) if isinstance(value, dict) else value for key, value in fields.items()}
+        typed = [(key, value[0] if isinstance(value, tuple) else type(value)) for key, value in entries.items()]
+        made = dataclasses.make_dataclass(name, typed, frozen=True)
+        return made(**{key: value[1] if isinstance(value, tuple) else value for key, value in entries.items()})
+
+    return build("knob", nested)
+
+
+def _flat(settings: Any, prefix: str = "") -> dict[str, float]:
+    found: dict[str, float] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        found |= _flat(value, f"{prefix}{field.name}.") if dataclasses.is_dataclass(value) else {prefix + field.name: value}
+    return found

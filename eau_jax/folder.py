@@ -1,0 +1,78 @@
+"""What a run folder holds before its first update, and what is taken back when a run is resumed."""
+
+import datetime
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from eau_jax.config import Config, describe
+from eau_jax.core.records import RunFolder, RunFolderError
+from eau_jax.eval.held_out import sealed_file
+
+# What may differ when a run is resumed: it changes neither the weights nor what was recorded so far.
+MAY_CHANGE = ("root", "learn.steps", "checkpoint.every", "checkpoint.keep", "eval.every", "rollout.deadline_s",
+              "rollout.infra_retries", "mesh.data", "mesh.fsdp", "mesh.tensor")
+
+
+def begin(folder: RunFolder, config: Config, source: str, resume: bool) -> None:
+    """Writes config and manifest of a new run, or checks that the folder's run is this one.
+
+    Raises:
+      RunFolderError: for a folder that holds a run and `resume` is not asked for, or a run of another config.
+    """
+    if (folder.path / "metrics.jsonl").exists() and not resume:
+        raise RunFolderError(f"{folder.path} already holds a run; continue it with --resume, or choose another --name")
+    stored = folder.path / "config.json"
+    now = _flat(describe(config))
+    if stored.exists():
+        before = _flat(json.loads(stored.read_text(encoding="utf-8")))
+        differing = sorted(path for path in now.keys() | before.keys()
+                           if now.get(path) != before.get(path) and path not in MAY_CHANGE)
+        if differing:
+            path = differing[0]
+            raise RunFolderError(f"{folder.path} holds a run with {path} = {before.get(path)!r}, but {now.get(path)!r} is "
+                                 f"asked for; choose another --name, or leave {path} as it was")
+    folder.write("config.py", source)
+    folder.write("config.json", json.dumps(describe(config), indent=1) + "\n")
+    if not (folder.path / "manifest.json").exists():
+        folder.write("manifest.json", json.dumps(_manifest(config), indent=1) + "\n")
+
+
+def rewind(folder: RunFolder, step: int) -> None:
+    """Takes back every record of updates after `step`."""
+    for name in ("metrics.jsonl", "timings.jsonl"):
+        folder.truncate_after(name, step)
+    for file in (folder.path / "episodes").glob("*.jsonl"):
+        if int(file.stem) > step:
+            file.unlink()
+    for file in (folder.path / "knobs").glob("*.json"):
+        if json.loads(file.read_text(encoding="utf-8"))["step"] > step:
+            (folder.path / "rules" / f"{file.stem}.toml").unlink(missing_ok=True)
+            file.unlink()
+    sealed = sealed_file(folder.path)
+    if sealed.exists():
+        with RunFolder(sealed.parent) as other:
+            other.truncate_after(sealed.name, step)
+
+
+def _manifest(config: Config) -> dict[str, Any]:
+    """When, with what and from where. No secrets: only names and versions."""
+    revision = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    names = ("jax", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
+    return {"created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "versions": {"python": sys.version.split()[0]} | {name: importlib.metadata.version(name) for name in names},
+            "git_revision": revision.stdout.strip() if revision.returncode == 0 else None,
+            "seed": config.seed, "command": ["eau-jax", *sys.argv[1:]]}
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """{dotted path: leaf} of nested dicts; lists are leaves."""
+    if not isinstance(value, dict):
+        return {prefix.rstrip("."): value}
+    found: dict[str, Any] = {}
+    for name, item in value.items():
+        found |= _flat(item, f"{prefix}{name}.")
+    return found

