@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from eau_jax.core.records import plain
+from eau_jax.core.types import Episode, StopReason, Task, Turn
 from eau_jax.report import curves, markup
 from eau_jax.report.draw import MEAN_POINTS, RAW_POINTS, plot_runs, svg
 from eau_jax.report.page import difference, render, write_report
+from eau_jax.rollout.collect import statistics, to_record
 
 EVIL = '"><script>alert(1)</script><img src=x onerror=alert(2)>\'&\ud800'
 
@@ -57,16 +60,17 @@ def episode(task="task-1", score=0.5, turns=None, **more):
 def make_run(folder, steps=3, **changed):
     """A run folder with every file; `changed` replaces metrics or episodes."""
     metrics = [{"step": s, "generation": 0, "rollout/score_mean": 0.1 * s, "rollout/success_rate": 0.2,
-                "rollout/reward_turn_0": 0.5, "rollout/reward_turn_1": 0.25, "policy/entropy": 1.234,
-                "critic/explained_variance": None, "correction/ess": 0.987} for s in range(1, steps + 1)]
+                "rollout/reward_turn_0": 0.5, "rollout/reward_turn_1": 0.25, "learn/entropy": 1.234,
+                "learn/explained_variance": None, "learn/sampler_gap": 0.987} for s in range(1, steps + 1)]
     write_lines(folder / "metrics.jsonl", changed.get("metrics", metrics))
     write_lines(folder / "timings.jsonl", [{"step": s, "rollout_s": 60.0, "update_s": 30.0, "tokens_per_s": 4321.0}
                                            for s in range(1, steps + 1)])
-    write_lines(folder / "sft.jsonl", [{"step": s, "loss": 2.5, "grad_norm": 0.75} for s in range(3)])
-    write_lines(folder / "knobs" / "0.json", [{"generation": 0, "step": 0, "values": {"rl.gamma": 0.99, "user.epsilon": 1},
-                                               "changes": {}, "rules_changed": False}])
-    write_lines(folder / "knobs" / "1.json", [{"generation": 1, "step": 2, "values": {"rl.gamma": 0.95, "user.epsilon": 1},
-                                               "changes": {"rl.gamma": [0.99, 0.95]}, "rules_changed": True}])
+    write_lines(folder / "sft.jsonl", [{"step": s, "sft_loss": 2.5, "policy_grad_norm": 0.75} for s in range(3)])
+    for generation, gamma, changes in ((0, 0.99, {}), (1, 0.95, {"rl.gamma": [0.99, 0.95]})):
+        (folder / "knobs").mkdir(parents=True, exist_ok=True)
+        (folder / "knobs" / f"{generation}.json").write_text(json.dumps({
+            "generation": generation, "step": 2 * generation, "values": {"rl.gamma": gamma, "user.epsilon": 1},
+            "changes": changes, "rules_changed": generation > 0}, indent=1))
     (folder / "knobs" / "current").write_text("1")
     (folder / "rules").mkdir(exist_ok=True)
     (folder / "rules" / "0.toml").write_text('reply = "clarify"\n')
@@ -79,7 +83,10 @@ def make_run(folder, steps=3, **changed):
     return folder
 
 
-def held_out(path, rows=((0, "cold_start", 0.30, 0.25, 0.36), (3, "train", 0.4, 0.3, 0.5), (3, "final", 0.62, 0.55, 0.68))):
+HELD_OUT = ((0, "cold_start", 0.30, 0.25, 0.36), (2, "train", 0.4, 0.3, 0.5), (3, "final", 0.62, 0.55, 0.68))
+
+
+def held_out(path, rows=HELD_OUT):
     write_lines(path, [{"step": step, "phase": phase, "score": score, "score_low": low, "score_high": high,
                         "success": score, "return": 1.5, "turns": 4.0, "episodes": 64}
                        for step, phase, score, low, high in rows])
@@ -95,7 +102,8 @@ def test_the_page_shows_the_numbers(tmp_path):
     for text in ("my-run", "3 training steps", "seed 77", "abc123", "Held-out score 0.3 → 0.62", "+0.320",
                  "cold start, step 0", "final, step 3", "1.23", "4,321", "4.5 min", "rl.gamma", "0.99", "0.95",
                  "Rules changed at generation 1", '+reply = "leave"', "group_size", "To the hills.", "reward +0.25",
-                 "symbolic", "Explained variance", "no finite value in 3 steps", "0.987", "0.75", "2.5", "generation 1, step 2"):
+                 "symbolic", "Explained variance", "no finite value in 3 steps", "0.987", "0.75", "2.5",
+                 "generation 1, step 2"):
         assert text in page.text, text
     assert not page.open
 
@@ -105,6 +113,7 @@ def test_best_median_and_worst_of_first_middle_and_last_step(tmp_path):
     for step in (1, 2, 10):
         part = text[text.index(f"Step {step} "):]
         assert part.index(f"task task-{step}-1") < part.index(f"task task-{step}-2") < part.index(f"task task-{step}-0")
+        assert part.index("best: score 0.75") < part.index("median: score 0.375") < part.index("worst: score 0.125")
     assert text.index("Step 2 ") < text.index("Step 10 ")
 
 
@@ -119,7 +128,8 @@ def test_dropped_episodes_are_counted_and_not_shown(tmp_path):
 def test_nothing_is_loaded_or_run(tmp_path):
     text, _ = render(make_run(tmp_path), held_out(tmp_path / "eval.jsonl"))
     page = Page(text)
-    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form", "a", "use", "image"} & set(page.tags)
+    loading = {"script", "link", "img", "iframe", "object", "embed", "base", "form", "a", "use", "image", "video"}
+    assert not loading & set(page.tags)
     names = {name for name, _ in page.attributes}
     assert not {"src", "href", "srcset", "style", "action", "xlink:href"} & names
     assert not [name for name in names if name.startswith("on")]
@@ -130,10 +140,10 @@ def test_nothing_is_loaded_or_run(tmp_path):
 def test_no_text_of_the_run_becomes_markup(tmp_path):
     plain = make_run(tmp_path / "plain")
     tags = set(report(plain).tags)
-    folder = make_run(tmp_path / "<b>run & 'co'", metrics=[{"step": 1, f"rollout/{EVIL}": 1.0, EVIL: 2.0, f"{EVIL}_0": 3.0,
-                                                            f"{EVIL}_1": 3.0, "text": EVIL}],
-                      episodes=[episode(EVIL, 1.0, [turn(EVIL, EVIL, EVIL, act={EVIL: EVIL})], user=EVIL, stop="completed" + EVIL,
-                                        system=EVIL, opening=EVIL)] * 3)
+    spoken = episode(EVIL, 1.0, [turn(EVIL, EVIL, EVIL, act={EVIL: EVIL})], user=EVIL, stop=EVIL, system=EVIL,
+                     opening=EVIL)
+    folder = make_run(tmp_path / "<b>run & 'co'", episodes=[spoken] * 3, metrics=[
+        {"step": 1, f"rollout/{EVIL}": 1.0, EVIL: 2.0, f"{EVIL}_0": 3.0, f"{EVIL}_1": 3.0, "text": EVIL}])
     write_lines(folder / "knobs" / "1.json", [{"generation": EVIL, "step": 1, "values": {EVIL: EVIL},
                                                "changes": {EVIL: [1, 2]}, "rules_changed": True}])
     (folder / "rules" / "1.toml").write_text(EVIL[:-1])
@@ -168,7 +178,8 @@ def test_metrics_alone_are_enough(tmp_path):
     write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "generation": 0, "rollout/score_mean": 0.5}])
     text = report(tmp_path).text
     for missing in ("No held-out evaluation", "sft.jsonl is missing", "knobs/ is missing", "rules/ is missing",
-                    "episodes/ is missing", "config.json is missing", "manifest.json is missing", "Not recorded: Success"):
+                    "episodes/ is missing", "config.json is missing", "manifest.json is missing",
+                    "Not recorded: Success"):
         assert missing in text
 
 
@@ -229,11 +240,25 @@ def test_five_thousand_steps_stay_small(tmp_path):
     assert "97000 more characters" in text and "60 more turns" in text
 
 
+def test_what_collection_writes_is_what_the_report_reads(tmp_path):
+    said = Turn(np.zeros(2, np.int32), np.zeros(3, np.int32), np.zeros(3, np.float32), 0.25, 0, "symbolic", {"kind": 1},
+                "[Action]: Where to?", "To the <hills>.")
+    played = Episode(Task("task-9", "intention", {}), 0, (said,), np.zeros(0, np.int32), StopReason.USER_LEFT, 0.5, False,
+                     0, "symbolic")
+    write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "generation": 0} | plain(statistics([[played]]))])
+    write_lines(tmp_path / "episodes" / "1.jsonl", [to_record(played)])
+    text, charts = render(tmp_path, None)
+    assert [chart.title for chart in charts] == ["Score", "Success", "Return", "Turns"]
+    for shown in ("score 0.5", "stop: user left", "To the <hills>.", "task task-9", "return 0.25"):
+        assert shown in Page(text).text
+
+
 # Curve data
 
 
 def test_null_is_a_gap_and_absence_is_not():
-    records = [{"step": 1, "a": 1.0, "b": 1}, {"step": 2, "a": None}, {"step": 3, "a": 3.0, "b": 2, "c": True, "d": "x"}]
+    records = [{"step": 1, "a": 1.0, "b": 1}, {"step": 2, "a": None},
+               {"step": 3, "a": 3.0, "b": 2, "c": True, "d": "x"}]
     series = curves.series_of(records)
     assert set(series) == {"a", "b"}
     np.testing.assert_array_equal(series["a"].values, [1, np.nan, 3])
@@ -271,7 +296,7 @@ def test_a_chart_draws_no_more_points_than_its_budget():
     assert drawn.count("L") <= RAW_POINTS + MEAN_POINTS
 
 
-@pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [1e-12, -1e-12], [1e30, -1e30], [np.nan, 2.0], [0.0, 0.0, 1e300]])
+@pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [1e-12, -1e-12], [1e30, -1e30], [np.nan, 2.0], [0.0, 1e300]])
 def test_any_numbers_make_a_chart(values):
     chart = curves.Chart("t", "u", (curves.Series("a", np.arange(len(values)) + 1.0, np.array(values)),), (-1.0, 1.0))
     low, high = curves.limits(chart)
@@ -280,11 +305,12 @@ def test_any_numbers_make_a_chart(values):
 
 
 def test_families_share_a_chart_and_other_metrics_keep_their_group():
-    names = ["rollout/turn_0", "rollout/turn_1", "rollout/infra_rate", "critic/grad_norm", "policy/grad_norm", "odd"]
+    names = ["rollout/turn_0", "rollout/turn_1", "rollout/infra_rate", "learn/critic_grad_norm",
+             "learn/policy_grad_norm", "odd"]
     series = {name: curves.Series(name, np.ones(1), np.ones(1)) for name in names}
     headlines, rest = curves.charts(series)
     assert [(chart.title, curves.labels(chart)) for chart in headlines] == [
-        ("Gradient norm", ["critic/grad norm", "policy/grad norm"])]
+        ("Gradient norm", ["policy grad norm", "critic grad norm"])]
     assert {group: [(chart.title, len(chart.series)) for chart in shown] for group, shown in rest.items()} == {
         "rollout": [("turn", 2), ("infra rate", 1)], "other": [("odd", 1)]}
 

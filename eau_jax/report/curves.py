@@ -12,7 +12,7 @@ from eau_jax.core.records import RunFolderError, read_lines
 
 FEW = 40            # a curve with at most this many points shows each of them
 CHART_SERIES = 6    # at most so many curves in one chart: as many as there are colours
-# Student's t, 97.5 %, by degrees of freedom 1, 2, ...; beyond the table the last one is a little too wide, never too narrow
+# Student's t, 97.5 %, by degrees of freedom 1, 2, ...; beyond the table its last row, a little too wide
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 NO_INTERVAL = np.zeros((0, 2))
 
@@ -28,15 +28,15 @@ class Panel(NamedTuple):
 
 
 HEADLINES = (
-    Panel("Score", ("score_mean", "score"), "per episode"),
-    Panel("Success", ("success_rate", "success"), "share of episodes", (0.0, 1.0)),
-    Panel("Return", ("return_mean", "return"), "reward per episode"),
-    Panel("Turns", ("turns_mean", "turns"), "per episode"),
+    Panel("Score", ("score_mean",), "per episode"),
+    Panel("Success", ("success_rate",), "share of episodes", (0.0, 1.0)),
+    Panel("Return", ("return_mean",), "reward per episode"),
+    Panel("Turns", ("turns_mean",), "per episode"),
     Panel("Entropy", ("entropy",), "nats per token"),
-    Panel("KL", ("approx_kl", "kl"), "nats per token"),
-    Panel("Explained variance", ("explained_variance",), "of targets", (-1.0, 1.0)),
+    Panel("KL", ("approx_kl", "kl_to_reference"), "nats per token"),
+    Panel("Explained variance", ("explained_variance",), "of value targets", (-1.0, 1.0)),
     Panel("Clipped tokens", ("clip_fraction_high", "clip_fraction_low"), "share"),
-    Panel("Gradient norm", ("grad_norm",)),
+    Panel("Gradient norm", ("policy_grad_norm", "critic_grad_norm", "grad_norm")),
     Panel("Time of a step", ("rollout_s", "annotate_s", "update_s", "eval_s"), "s"),
     Panel("Speed", ("tokens_per_s",), "tokens per s"),
 )
@@ -191,7 +191,8 @@ def limits(chart: Chart) -> tuple[float, float] | None:
     if not seen:
         return None
     low, high = np.clip([min(seen), max(seen)], *chart.bounds)
-    pad = 0.06 * (high - low) if high - low > 1e-9 * max(abs(low), abs(high), 1e-30) else max(0.1 * abs(high), 1e-6)
+    size = max(abs(low), abs(high))
+    pad = 0.06 * (high - low) if high - low > 1e-9 * size else 0.1 * size if size else 1.0
     low, high = max(low - pad, chart.bounds[0]), min(high + pad, chart.bounds[1])
     return (low, high) if low < high else (low - pad, high + pad)
 
@@ -239,5 +240,6 @@ def read_metrics(folder: Path) -> list[dict]:
     if not folder.is_dir():
         raise RunFolderError(f"there is no run folder {folder}; give the folder that `train` wrote")
     if not (folder / "metrics.jsonl").is_file():
-        raise RunFolderError(f"{folder} is not a run folder: it has no metrics.jsonl; give the folder that `train` wrote")
+        raise RunFolderError(f"{folder} is not a run folder: it has no metrics.jsonl; give the folder that `train` "
+                             f"wrote")
     return read_steps(folder / "metrics.jsonl")

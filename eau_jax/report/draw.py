@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from eau_jax.report.curves import (Chart, Series, dots, labels, last_value, limits, mean_and_band, running_mean, smoothed,
-                                   thin, window_of)
+from eau_jax.report.curves import (Chart, Series, dots, labels, last_value, limits, mean_and_band, running_mean,
+                                   smoothed, thin, window_of)
 from eau_jax.report.markup import Html, number, tag
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B58900", "#56B4E9")  # after Okabe and Ito 2008; CSS c0 to c5
@@ -40,7 +40,8 @@ def svg(chart: Chart) -> Html:
     span = limits(chart)
     if span is None:
         steps = max(len(one.steps) for one in chart.series)
-        return tag("svg", tag("text", f"no finite value in {steps} steps", x=WIDTH / 2, y=HEIGHT / 2, class_="mid"), **frame)
+        text = tag("text", f"no finite value in {steps} steps", x=WIDTH / 2, y=HEIGHT / 2, class_="mid")
+        return tag("svg", text, **frame)
     low, high = span
     first, last = min(one.steps[0] for one in chart.series), max(one.steps[-1] for one in chart.series)
     if first == last:
@@ -62,7 +63,8 @@ def svg(chart: Chart) -> Html:
         parts.append(tag("text", f"{tick:.6g}", x=round(float(across(tick)), 1), y=HEIGHT - 6, class_="mid"))
     inside = [(round(float(across(mark.step)), 1), mark.text) for mark in chart.marks if first <= mark.step <= last]
     if len(inside) <= MARKS_WITH_TEXT:
-        parts += [tag("path", tag("title", text), d=f"M{x} {TOP}V{HEIGHT - BOTTOM}", class_="mark") for x, text in inside]
+        parts += [tag("path", tag("title", text), d=f"M{x} {TOP}V{HEIGHT - BOTTOM}", class_="mark")
+                  for x, text in inside]
     else:
         parts.append(tag("path", d="".join(f"M{x} {TOP}V{HEIGHT - BOTTOM}" for x, _ in inside), class_="mark"))
     lines = [part for index, one in enumerate(chart.series) for part in _svg_series(one, f"c{index}", across, down)]
@@ -122,13 +124,14 @@ def write_plots(chosen: Sequence[Chart], folder: Path) -> list[Path]:
 
 
 def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A grid of axes, each cell `width` x `height` inches, with fixed margins: a tight layout draws everything twice."""
+    """A grid of axes, each cell `width` x `height` inches, margins fixed: a tight layout draws all twice."""
     figure = Figure(figsize=(columns * width, rows * height))
     cells = figure.subplots(rows, columns, squeeze=False)
     left, right, top, bottom = 0.8, 0.2, 0.4, 0.55
     figure.subplots_adjust(left=left / (columns * width), right=1 - right / (columns * width),
                            top=1 - top / (rows * height), bottom=bottom / (rows * height),
-                           wspace=(left + right) / (width - left - right), hspace=(top + bottom) / (height - top - bottom))
+                           wspace=(left + right) / (width - left - right),
+                           hspace=(top + bottom) / (height - top - bottom))
     return figure, list(cells.flat)
 
 

@@ -33,8 +33,8 @@ def write_report(folder: str | Path, sealed: str | Path | None = None) -> Path:
       The path of report.html.
 
     Raises:
-      RunFolderError: `folder` is no run folder, or a file in it is broken; it names the file, and the line of a JSON-lines
-        file.
+      RunFolderError: `folder` is no run folder, or a file in it is broken; it names the file, and the line of one that
+        has a record a line.
     """
     folder = Path(folder)
     text, charts = render(folder, None if sealed is None else Path(sealed))
@@ -61,9 +61,9 @@ def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
         _tiles(metrics, headlines),
         tag("h2", "Curves"),
         _grid([*held_out, *headlines]) if headlines or held_out else _note("No step is finished yet."),
-        _note("Thick: running mean. Thin: as recorded. Dotted: knobs or rules changed; point at the line to see which."),
+        _note("Thick: running mean. Thin: as recorded. Dotted: knobs or rules changed; point at the line to see them."),
         _note(f"Not recorded: {', '.join(absent)}.") if absent else "",
-        *(_folded(f"{group}: all other metrics", _grid(group_charts), small=f"{len(group_charts)} chart{'s' * (len(group_charts) > 1)}")
+        *(_folded(f"{group}: all other metrics", _grid(group_charts), small=_count(len(group_charts), "chart"))
           for group, group_charts in rest.items()),
         tag("h2", "Cold start"),
         _grid(cold_start) if cold_start else _note("No cold start is recorded: sft.jsonl is missing or empty."),
@@ -86,7 +86,7 @@ def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
 
 
 def _header(folder: Path, metrics: Sequence[Mapping]) -> list[Html]:
-    facts = [f"{len(metrics)} training steps"] if metrics else ["no training step yet"]
+    facts = [_count(len(metrics), "training step") if metrics else "no training step yet"]
     if (folder / "manifest.json").is_file():
         manifest = _read_json(folder / "manifest.json")
         facts += [f"{key.replace('_', ' ')} {manifest[key]}" for key in ("created", "seed", "git_revision")
@@ -103,8 +103,8 @@ def _tiles(metrics: Sequence[Mapping], headlines: Sequence[Chart]) -> Html:
     if "Time of a step" in by_title:
         seconds = sum(float(np.nansum(one.values)) for one in by_title["Time of a step"].series)
         shown["Time in all"] = f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{seconds / 60:.1f} min"
-    return tag("div", *(tag("div", tag("small", name), tag("b", value), class_="tile") for name, value in shown.items()),
-               class_="tiles")
+    tiles = [tag("div", tag("small", name), tag("b", value), class_="tile") for name, value in shown.items()]
+    return tag("div", *tiles, class_="tiles")
 
 
 class Difference(NamedTuple):
@@ -121,7 +121,8 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Differenc
         low = d − sqrt((after − after_low)² + (before_high − before)²),  high likewise
 
     The two are taken as independent, which is a little too wide where both played the same tasks.
-    Reference: Newcombe 1998, Statistics in Medicine 17, 873-890, method 10.
+    Reference: Newcombe 1998, Statistics in Medicine 17, 873-890, method 10, for shares; Zou and Donner 2008, Statistics
+    in Medicine 27, 1693-1702, for any mean.
     """
     (a, a_low, a_high), (b, b_low, b_high) = [[_float(one.get(name)) for name in ("score", "score_low", "score_high")]
                                               for one in (before, after)]
@@ -148,18 +149,18 @@ def _held_out_box(sealed: Path | None) -> Html:
         "div", tag("div", f"Held-out score {number(first.get('score'))} → {number(last.get('score'))} ",
                    tag("span", f"{gain.value:+.3f}", class_=sure), class_="big"),
         _note("" if math.isnan(gain.low) else f"95 % interval of the difference: {gain.low:+.3f} to {gain.high:+.3f} "
-              "(Newcombe 1998, the two taken as independent)"),
-        _table(("", f"{_phase(first)}, step {number(first.get('step'))}", f"{_phase(last)}, step {number(last.get('step'))}",
-                "difference"), rows), class_="headline")
+              "(the two evaluations taken as independent)"),
+        _table(("", _when(first), _when(last), "difference"), rows), class_="headline")
 
 
-def _phase(record: Mapping) -> str:
-    return str(record.get("phase", "")).replace("_", " ")
+def _when(record: Mapping) -> str:
+    return f"{str(record.get('phase', '')).replace('_', ' ')}, step {number(record['step'])}"
 
 
 def _with_interval(record: Mapping, name: str) -> str:
     low, high = record.get(f"{name}_low"), record.get(f"{name}_high")
-    return number(record[name]) + (f" ({number(low)} to {number(high)})" if low is not None and high is not None else "")
+    between = f" ({number(low)} to {number(high)})" if low is not None and high is not None else ""
+    return number(record[name]) + between
 
 
 def _held_out_charts(sealed: Path, marks: Sequence[Mark]) -> list[Chart]:
@@ -171,7 +172,8 @@ def _held_out_charts(sealed: Path, marks: Sequence[Mark]) -> list[Chart]:
             one, low, high = (series.get(key) for key in (name, f"{name}_low", f"{name}_high"))
             if low is not None and high is not None and len(low.values) == len(high.values) == len(one.values):
                 one = Series(name, one.steps, one.values, np.stack([low.values, high.values], axis=1))
-            found.append(Chart(f"Held-out {name}", "95 % interval" if len(one.interval) else "", (one,), marks=tuple(marks)))
+            unit = "95 % interval" if len(one.interval) else ""
+            found.append(Chart(f"Held-out {name}", unit, (one,), marks=tuple(marks)))
     return found
 
 
@@ -196,8 +198,11 @@ def _what_changed(generation: Mapping) -> str:
 def _knobs(generations: Sequence[Mapping]) -> list[Html]:
     if not generations:
         return [_note("No knobs are recorded: knobs/ is missing or empty.")]
-    rows = [(str(one["generation"]), number(one["step"]), path, number(old), number(new)) for one in generations
-            for path, (old, new) in [*one["changes"].items(), *[("rules (below)", (None, None))] * bool(one["rules_changed"])]]
+    rows = []
+    for one in generations:
+        place = (str(one["generation"]), number(one["step"]))
+        rows += [(*place, path, number(old), number(new)) for path, (old, new) in one["changes"].items()]
+        rows += [(*place, "rules", "", "see below")] * bool(one["rules_changed"])
     start = generations[0]
     return [
         _table(("generation", "step", "what", "old", "new"), rows[-HISTORY_LIMIT:]) if rows
@@ -205,7 +210,7 @@ def _knobs(generations: Sequence[Mapping]) -> list[Html]:
         _note(f"{len(rows) - HISTORY_LIMIT} earlier changes are not listed.") if len(rows) > HISTORY_LIMIT else "",
         _folded(f"Values at generation {start['generation']}",
                 _table(("knob", "value"), [(path, number(value)) for path, value in start["values"].items()]),
-                small=f"{len(start['values'])} knobs")]
+                small=_count(len(start["values"]), "knob"))]
 
 
 def _rules(folder: Path) -> list[Html]:
@@ -236,8 +241,8 @@ def _dialogues(folder: Path) -> list[Html]:
             usable = [one for one in everything if one["stop"] != "infra_error"]
             usable.sort(key=lambda one: -math.inf if one["score"] is None else one["score"])
             dropped = f", {len(everything) - len(usable)} dropped for infrastructure errors"
-            shown.append(tag("h3", f"Step {files[index].stem} ", tag("small", f"{len(usable)} episodes"
-                                                                   f"{dropped if len(usable) < len(everything) else ''}")))
+            shown.append(tag("h3", f"Step {files[index].stem} ", tag("small", _count(len(usable), "episode") +
+                                                                   dropped * (len(usable) < len(everything)))))
             count = len(usable)
             ranks = {count - 1: "best", 0: "worst"} | ({count // 2: "median"} if count > 2 else {})
             for rank in sorted(ranks, reverse=True) if count else ():
@@ -250,7 +255,7 @@ def _dialogues(folder: Path) -> list[Html]:
 
 def _dialogue(rank: str, episode: Mapping, is_open: bool) -> Html:
     facts = [f"score {number(episode['score'])}", "success" if episode["success"] else "no success",
-             f"stop: {episode['stop'].replace('_', ' ')}", f"{len(episode['turns'])} turns",
+             f"stop: {episode['stop'].replace('_', ' ')}", _count(len(episode["turns"]), "turn"),
              f"return {number(sum(_float(turn['reward']) for turn in episode['turns']))}", f"task {episode['task']}"]
     facts += [f"user: {episode['user']}"] if "user" in episode else []
     bubbles = [_bubble(name, str(episode[name]), kind) for name, kind in (("system", "system"), ("opening", "user"))
@@ -258,13 +263,15 @@ def _dialogue(rank: str, episode: Mapping, is_open: bool) -> Html:
     for number_, turn in enumerate(episode["turns"][:TURN_LIMIT], start=1):
         chips = [f"turn {number_}", f"reward {_float(turn['reward']):+.3g}"]
         chips += ["could not be parsed"] * bool(turn.get("parse_failed"))
-        bubbles.append(_bubble("agent", turn["agent"], "agent", chips, title=json.dumps(turn.get("act"), ensure_ascii=False)))
+        act = json.dumps(turn.get("act"), ensure_ascii=False)
+        bubbles.append(_bubble("agent", turn["agent"], "agent", chips, title=act))
         if turn["reply"]:
             who = "environment" if turn["spoke"] == "none" else turn["spoke"]
             bubbles.append(_bubble(who, turn["reply"], "user", ["leaked"] * bool(turn.get("leaked"))))
     if len(episode["turns"]) > TURN_LIMIT:
         bubbles.append(_note(f"{len(episode['turns']) - TURN_LIMIT} more turns are in the file."))
-    return _folded(f"{rank}: {facts[0]} ", tag("div", *bubbles, class_="chat"), small=" · ".join(facts[1:]), is_open=is_open)
+    chat = tag("div", *bubbles, class_="chat")
+    return _folded(f"{rank}: {facts[0]} ", chat, small=" · ".join(facts[1:]), is_open=is_open)
 
 
 def _bubble(who: str, text: str, kind: str, chips: Sequence[str] = (), **attributes: str) -> Html:
@@ -305,6 +312,10 @@ def _float(value: Any) -> float:
 
 def _note(text: str) -> Html:
     return tag("p", text, class_="dim") if text else Html("")
+
+
+def _count(number_of: int, what: str) -> str:
+    return f"{number_of} {what}{'s' * (number_of != 1)}"
 
 
 def _grid(shown: Sequence[Chart]) -> Html:
