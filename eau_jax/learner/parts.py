@@ -136,8 +136,8 @@ class Learner:
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient is NaN or infinite. `state` is the last good one, before the step that failed."""
+    """A loss or gradient is NaN or infinite. `towers` are the TrainStates of before the step that failed, by name."""
 
-    def __init__(self, message: str, state: Any):
+    def __init__(self, message: str, towers: dict[str, TrainState]):
         super().__init__(message)
-        self.state = state
+        self.towers = towers

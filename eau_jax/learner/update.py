@@ -30,7 +30,7 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
       `policy_steps` and `critic_steps` taken, `episodes` learned from.
 
     Raises:
-      NonFiniteError: when a loss or gradient is not finite; the state of before that optimizer step is on the error.
+      NonFiniteError: when a loss or gradient is not finite; it holds both towers as they were before that optimizer step.
     """
     trajectory = fit(learner, trajectory)
     step = int(state.step)
@@ -42,10 +42,7 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
         rows = minibatch(learner, trajectory, annotation, member)
         where = f"update {step}, {phase.name} minibatch {number}"
         towers = {name: getattr(state, name) for name in ("policy", "critic")}
-        try:
-            towers, more = take_step(learner, phase, towers, rows, knobs, where)
-        except NonFiniteError as error:
-            raise NonFiniteError(str(error), state) from None
+        towers, more = take_step(learner, phase, towers, rows, knobs, where)
         state = state.replace(**towers)
         metrics = merge(metrics, more | {f"{name}_steps": Mean(np.float64(1), np.float64(0)) for name in phase.towers})
     return state.replace(step=_next(learner, state.step)), metrics
@@ -81,20 +78,25 @@ def take_step(learner: Learner, phase: Phase, towers: dict[str, TrainState], row
       where: names the step in an error.
     """
     params = {name: tower.params for name, tower in towers.items()}
-    total = None
-    for part in micro_batches(learner, rows):
-        result = _gradients(learner, phase, params, part, knobs)
-        total = result if total is None else _add(learner, phase, total, result)
-    loss, grads, metrics = total
+    loss, grads, metrics = gradients(learner, phase, params, rows, knobs)
     loss, norms, metrics = jax.device_get((loss, _norms(learner, phase, grads), metrics))
     bad = [f"{name} gradient norm {norm}" for name, norm in norms.items() if not np.isfinite(norm)]
     if bad or not np.isfinite(loss):
-        raise NonFiniteError(f"{where}: loss {loss}{''.join(', ' + text for text in bad)}; this step was not applied. Lower "
-                             f"the learning rate, or look for non-finite rewards or weights", None)
+        raise NonFiniteError(f"{', '.join([f'{where}: loss {loss}', *bad])}; this step was not applied. Lower the learning "
+                             f"rate, or look for non-finite rewards or weights", towers)
     metrics = {name: Mean(np.float64(mean.total), np.float64(mean.count)) for name, mean in metrics.items()}
     metrics[f"{phase.name}_loss"] = _one(loss)
     metrics |= {f"{name}_grad_norm": _one(norm) for name, norm in norms.items()}
     return towers | {name: _apply(learner, name, towers[name], grads[name], knobs) for name in phase.towers}, metrics
+
+
+def gradients(learner: Learner, phase: Phase, params: dict, rows: Rows, knobs: dict) -> tuple[Array, dict, dict[str, Mean]]:
+    """Loss f32[], float32 gradients of the phase's towers, and metrics, summed over the micro-batches of `rows`."""
+    total = None
+    for part in micro_batches(learner, rows):
+        result = _gradients(learner, phase, params, part, knobs)
+        total = result if total is None else _add(learner, phase, total, result)
+    return total
 
 
 def merge(metrics: dict[str, Mean], more: dict[str, Mean]) -> dict[str, Mean]:
