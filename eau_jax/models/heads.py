@@ -85,7 +85,7 @@ def token_logprobs(params: Any, config: ModelConfig, hidden: Array, tokens: Arra
         raise ValueError(f"chunk {chunk} must be positive and groups {groups} must divide the {R} rows")
     per = min(-(-chunk // groups), R * S // groups)                                          # positions a group and chunk
     steps = -(-R * S // (groups * per))
-    mask = mask.at[:, 0].set(False)
+    mask = jnp.asarray(mask).at[:, 0].set(False)
     flat = mask.reshape(groups, -1)                                                          # [groups, M / groups]
     order = jnp.argsort(~flat, axis=-1, stable=True)                                         # masked positions first
     order = jnp.pad(order, ((0, 0), (0, steps * per - order.shape[1])))
@@ -93,7 +93,7 @@ def token_logprobs(params: Any, config: ModelConfig, hidden: Array, tokens: Arra
     valid = jnp.arange(steps * per)[None] < count[:, None]
     before = jnp.take_along_axis(_shift(hidden).reshape(groups, -1, D), order[..., None], axis=1)
     before = jnp.where(valid[..., None], before, 0)                                          # [groups, steps * per, D]
-    chosen = jnp.take_along_axis(tokens.reshape(groups, -1), order, axis=-1)
+    chosen = jnp.take_along_axis(jnp.asarray(tokens).reshape(groups, -1), order, axis=-1)
     split = lambda x: jnp.moveaxis(x.reshape(groups, steps, per, *x.shape[2:]), 1, 0)
     trips = (count.max() + per - 1) // per
     logprobs, entropy = _chunked(split(before), _head(params, config), split(chosen),
