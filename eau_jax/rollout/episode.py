@@ -34,6 +34,14 @@ class Budgets:
     agent_seconds: float = 600.0  # one call of the sampler, its queue included
     user_seconds: float = 60.0    # one reply of the user, its retries included
 
+    def __post_init__(self):
+        if not 1 <= self.min_new_tokens <= self.max_new_tokens:
+            raise ValueError(f"min_new_tokens is {self.min_new_tokens} and max_new_tokens {self.max_new_tokens}; a turn "
+                             "needs 1 <= min_new_tokens <= max_new_tokens")
+        if not min(self.agent_seconds, self.user_seconds) > 0:
+            raise ValueError(f"the deadlines are {self.agent_seconds:g} s (sampler) and {self.user_seconds:g} s (user); "
+                             "both must be above 0")
+
 
 class Pinned(NamedTuple):
     """What an episode is pinned to when it begins; a swap between two updates never reaches into it."""

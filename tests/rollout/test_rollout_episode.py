@@ -124,6 +124,14 @@ def test_a_prompt_that_does_not_fit_is_refused():
         play(agent("[finish]"), budgets=dataclasses.replace(BUDGETS, max_tokens=10))
 
 
+@pytest.mark.parametrize("more, message", [
+    (dict(min_new_tokens=0), "needs 1 <= min_new_tokens <= max_new_tokens"), (dict(min_new_tokens=33), "min_new_tokens is 33"),
+    (dict(user_seconds=0.0), "0 s .user.; both must be above 0"), (dict(agent_seconds=float("nan")), "above 0")])
+def test_impossible_budgets_are_refused(more, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(BUDGETS, **more)
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_malformed_text_is_answered_counted_and_ends_as_the_knob_says(limit):
     episode = play(agent("bla", "\x00\x7f", "[nonsense"), pinned=with_knobs(max_invalid=limit))
