@@ -1,0 +1,211 @@
+"""What every advantage estimator, view, correction and loss must keep, found by walking the package."""
+
+import dataclasses
+import importlib
+import pkgutil
+
+import jax
+import numpy as np
+import pytest
+from algorithms import checks, mutants
+from algorithms.batches import same
+from oracles import advantages as oracle
+
+import eau_jax.algorithms
+from eau_jax.algorithms import correction, gae, group, kl, loss
+from eau_jax.algorithms.advantage import Advantage
+from eau_jax.algorithms.view import View
+from eau_jax.core import knobs as knob
+from eau_jax.core.types import Estimate, Steps
+
+G, K, EXTRA = 5, 6, 3
+MODULES = [importlib.import_module(f"eau_jax.algorithms.{m.name}") for m in pkgutil.iter_modules(eau_jax.algorithms.__path__)]
+ADVANTAGES = {value.name: value for module in MODULES for value in vars(module).values() if isinstance(value, Advantage)}
+VIEWS = {value.name: value for module in MODULES for value in vars(module).values() if isinstance(value, View)}
+KNOBS = {value for module in MODULES for value in vars(module).values()
+         if isinstance(value, type) and dataclasses.is_dataclass(value)
+         and any("knob" in field.metadata for field in dataclasses.fields(value))}
+
+
+def random_steps(seed: int, garbage: float = 30.0, extra: int = 0) -> Steps:
+    """[G, K + extra]: truncated and terminated episodes and a dropped one, garbage wherever the mask does not hold."""
+    rng = np.random.default_rng(seed)
+    counts = np.array([K, 1, 0, 3, 4])
+    mask = np.arange(K + extra)[None] < counts[:, None]
+    rewards, values = rng.normal(size=(G, K)), rng.normal(size=(G, K + 1))
+    rewards = np.pad(rewards, [(0, 0), (0, extra)])
+    values = np.pad(values, [(0, 0), (0, extra)])
+    discounts = np.ones_like(rewards)
+    for g in (1, 3):
+        discounts[g, counts[g] - 1] = 0.0
+    read = np.arange(K + extra + 1)[None] <= np.where(discounts.min(1) > 0, counts, counts - 1)[:, None]
+    read &= counts[:, None] > 0
+    return Steps(rewards=np.where(mask, rewards, garbage).astype(np.float32),
+                 values=np.where(read, values, garbage).astype(np.float32),
+                 discounts=np.where(mask, discounts, garbage).astype(np.float32), mask=mask)
+
+
+@pytest.fixture(scope="module", params=ADVANTAGES.values(), ids=ADVANTAGES.keys())
+def part(request) -> Advantage:
+    return request.param
+
+
+def compiled(part: Advantage, steps: Steps) -> Estimate:
+    return jax.tree.map(np.asarray, jax.jit(part.estimate)(steps, part.knobs))
+
+
+def masked_steps_are_zero(part: Advantage) -> None:
+    for garbage in (30.0, np.nan, np.inf):
+        steps = random_steps(0, garbage)
+        for array in compiled(part, steps):
+            assert np.isfinite(array).all() and not array[~steps.mask].any() and array.dtype == np.float32
+    assert compiled(part, random_steps(0)).advantages.any()
+
+
+def padding_is_inert(part: Advantage) -> None:
+    short, wide = compiled(part, random_steps(1)), compiled(part, random_steps(1, extra=EXTRA))
+    for s, w in zip(short, wide, strict=True):
+        same(w[:, :K], s)
+
+
+def group_baseline_agrees_with_the_formula(part: Advantage) -> None:
+    for seed in range(3):
+        steps = random_steps(seed)
+        members, scores = steps.mask.any(1), np.where(steps.mask, steps.rewards, 0).sum(1)
+        expected = np.zeros(G)
+        expected[members] = oracle.group(part.name, scores[members].tolist())
+        same(compiled(part, steps).advantages, np.where(steps.mask, expected[:, None], 0))
+
+
+def test_the_folder_was_walked():
+    assert {"gae", "grpo", "dr_grpo", "rloo"} <= set(ADVANTAGES)
+    assert set(VIEWS) == {"by_token", "by_action", "by_action_end"}
+
+
+def test_masked_steps_are_zero(part):
+    masked_steps_are_zero(part)
+
+
+def test_padding_is_inert(part):
+    padding_is_inert(part)
+
+
+def test_jit_changes_nothing(part):
+    with jax.disable_jit():
+        plain = part.estimate(random_steps(2), part.knobs)
+    for a, b in zip(plain, compiled(part, random_steps(2)), strict=True):
+        same(a, b)
+
+
+@pytest.mark.parametrize("part", [p for p in ADVANTAGES.values() if not p.needs_critic], ids=lambda p: p.name)
+def test_group_baselines(part):
+    group_baseline_agrees_with_the_formula(part)
+
+
+def test_permuting_episodes_permutes_the_result(part):
+    steps, order = random_steps(3), np.random.default_rng(0).permutation(G)
+    moved = jax.tree.map(lambda x: x[order], steps)
+    for a, b in zip(compiled(part, moved), compiled(part, steps), strict=True):
+        same(a, b[order])
+
+
+def test_nothing_but_masked_rows(part):
+    steps = random_steps(0, np.nan)
+    nothing = Steps(rewards=np.full_like(steps.rewards, np.nan), values=np.full_like(steps.values, np.nan),
+                    discounts=np.full_like(steps.discounts, np.nan), mask=np.zeros_like(steps.mask))
+    for array in compiled(part, nothing):
+        assert not array.any()
+
+
+def test_the_critic_is_read_if_and_only_if_it_is_needed(part):
+    steps = random_steps(4)
+    other = steps.replace(values=steps.values + np.float32(0.5))
+    moved = [np.abs(a - b).max() > 1e-3 for a, b in zip(compiled(part, other), compiled(part, steps), strict=True)]
+    assert moved[0] == part.needs_critic
+    if not part.needs_critic:
+        assert not compiled(part, steps).targets.any()
+
+
+def test_one_trace_across_knob_patches(part):
+    traces = []
+
+    @jax.jit
+    def estimate(steps, knobs):
+        traces.append(1)
+        return part.estimate(steps, knobs)
+
+    estimate(random_steps(0), part.knobs)
+    for path, spec in knob.specs(part.knobs).items():
+        for value in (spec.low, spec.high, (spec.low + spec.high) / 2):
+            estimate(random_steps(0), knob.patch(part.knobs, {path: value}))
+    assert len(traces) == 1
+
+
+# --- every knob moves something ----------------------------------------------------------------------------------------
+
+def _losses():
+    """Knob dataclass -> a function of knobs whose result is compared."""
+    ids, inputs = checks.token_inputs(0)
+    mask = inputs["mask"]
+    weights = np.where(mask, np.float32(1), 0)
+    apart = {**inputs, "logprobs": inputs["old_logprobs"] + 3 * (inputs["logprobs"] - inputs["old_logprobs"])}
+    steps = random_steps(0)
+    return {
+        gae.Knobs: lambda k: gae.estimate(steps, k),
+        loss.PolicyKnobs: lambda k: loss.policy_loss(**apart, weights=weights, knobs=k)[0],
+        loss.ValueKnobs: lambda k: loss.value_loss(inputs["advantages"], inputs["old_logprobs"], inputs["logprobs"], weights,
+                                                   mask, k)[0],
+        loss.EntropyKnobs: lambda k: loss.entropy_loss(inputs["old_logprobs"], weights, mask, k)[0],
+        loss.KlKnobs: lambda k: loss.kl_loss(inputs["logprobs"], inputs["old_logprobs"], weights, mask, kl.k3, k)[0],
+        correction.Knobs: lambda k: correction.weigh_truncated(apart["logprobs"], inputs["old_logprobs"], mask, k)[0],
+    }
+
+
+def dead_knobs(cls, of) -> list[str]:
+    """Knobs whose lowest, default and highest values do not give three different results."""
+    of = jax.jit(of)
+    dead = []
+    for path, spec in knob.specs(cls()).items():
+        seen = [np.concatenate([np.ravel(x) for x in jax.tree.leaves(of(knob.patch(cls(), {path: value})))])
+                for value in {spec.low, spec.default, spec.high}]
+        if any(np.abs(a - b).max() < 1e-7 for i, a in enumerate(seen) for b in seen[:i]):
+            dead.append(path)
+    return dead
+
+
+def test_every_knob_moves_something():
+    table = _losses()
+    assert set(table) == KNOBS, "a knob dataclass of the package is missing from the table"
+    for cls, of in table.items():
+        assert dead_knobs(cls, of) == []
+
+
+# --- the contracts bite -------------------------------------------------------------------------------------------------
+
+def _population_std(steps, knobs):
+    real = group.estimate_grpo(steps, knobs)
+    n = steps.mask.any(1).sum()
+    return real._replace(advantages=real.advantages * (n / (n - 1)) ** 0.5)
+
+
+def _dropped_members_count(steps, knobs):
+    """The mean over all rows, a dropped one as a score of 0."""
+    scores = np.float32(1) * (steps.rewards * steps.mask).sum(1)
+    return Estimate((scores - scores.mean())[:, None] * steps.mask, steps.rewards * 0.0)
+
+
+@pytest.mark.parametrize("name, wrong, contract", [
+    ("gae", mutants.mask_ignored, masked_steps_are_zero),
+    ("gae", mutants.mask_ignored, padding_is_inert),
+    ("dr_grpo", _dropped_members_count, masked_steps_are_zero),
+    ("dr_grpo", _dropped_members_count, group_baseline_agrees_with_the_formula),
+    ("grpo", _population_std, group_baseline_agrees_with_the_formula),
+])
+def test_contract_rejects(name, wrong, contract):
+    with pytest.raises(AssertionError):
+        contract(ADVANTAGES[name]._replace(estimate=wrong))
+
+
+def test_a_dead_knob_is_found():
+    steps = random_steps(0)
+    assert dead_knobs(gae.Knobs, lambda k: mutants.one_lambda_for_both(steps, k)) == ["critic_lambda"]
