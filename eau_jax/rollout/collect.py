@@ -27,8 +27,8 @@ async def collect(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned
                   ) -> tuple[Groups, dict[str, float]]:
     """P x G episodes of the tasks `indices`, concurrently.
 
-    An episode that fails outside the agent's control is played again with the same seeds, up to `retries` times, so that
-    a passing failure leaves no trace in the data; then it stays in its place as INFRA_ERROR.
+    An episode that fails outside the agent's control is played again with the same seeds, up to `retries` times, so
+    that a passing failure leaves no trace in the data; then it stays in its place as INFRA_ERROR.
 
     Args:
       indices: [P] rows of the simulator's task table; a row may occur once.
@@ -91,11 +91,16 @@ async def _all(coroutines: Iterable[Any]) -> list[Any]:
 def statistics(groups: Groups) -> dict[str, float]:
     """What happened in a batch, over usable episodes; nan where nothing was counted. Rates are shares in [0, 1].
 
-    "rollout/..." is: episodes (usable, a count) · return_mean, return_std (undiscounted) · score_mean (the environment's
-    own, normalised) · success_rate · turns_mean (per episode) · action_tokens_mean (per turn) · tokens_mean (per
-    episode) · truncated_rate · infra_rate (of all episodes) · parse_error_rate (of turns) · zero_spread_rate (of groups,
-    by score) · leak_rate (of replies) · spoke_<who> (of replies that were worded) · stop_<reason> (of all episodes) ·
-    reward_turn_<u> (mean reward of turn u, over the episodes that have one).
+    Each name begins with "rollout/":
+      episodes                 usable ones, a count
+      return_mean, return_std  undiscounted
+      score_mean               the environment's own, normalised
+      success_rate, turns_mean, tokens_mean, truncated_rate   per episode
+      action_tokens_mean, parse_error_rate                    per turn
+      infra_rate, stop_<reason>                               per episode, unusable ones included
+      zero_spread_rate         groups of at least two whose scores are all the same
+      leak_rate, spoke_<who>   per reply that somebody worded
+      reward_turn_<u>          mean reward of turn u, over the episodes that have one
     """
     everything = [episode for group in groups for episode in group]
     usable = [episode for episode in everything if episode.stop.usable]

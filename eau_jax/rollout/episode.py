@@ -36,11 +36,11 @@ class Budgets:
 
     def __post_init__(self):
         if not 1 <= self.min_new_tokens <= self.max_new_tokens:
-            raise ValueError(f"min_new_tokens is {self.min_new_tokens} and max_new_tokens {self.max_new_tokens}; a turn "
-                             "needs 1 <= min_new_tokens <= max_new_tokens")
+            raise ValueError(f"min_new_tokens is {self.min_new_tokens} and max_new_tokens {self.max_new_tokens}; a "
+                             "turn needs 1 <= min_new_tokens <= max_new_tokens")
         if not min(self.agent_seconds, self.user_seconds) > 0:
-            raise ValueError(f"the deadlines are {self.agent_seconds:g} s (sampler) and {self.user_seconds:g} s (user); "
-                             "both must be above 0")
+            raise ValueError(f"the deadlines are {self.agent_seconds:g} s (sampler) and {self.user_seconds:g} s (user)"
+                             "; both must be above 0")
 
 
 class Pinned(NamedTuple):
@@ -141,8 +141,8 @@ def _checked(completion: Completion, room: int) -> np.ndarray:
         raise InfraError("the sampler was closed before it had answered")
     action = np.asarray(completion.tokens, np.int32)
     if not 1 <= len(action) <= room or len(completion.logprobs) != len(action):
-        raise ValueError(f"the sampler returned {len(action)} tokens with {len(completion.logprobs)} log-probabilities; "
-                         f"allowed: 1 to {room} tokens, as many log-probabilities")
+        raise ValueError(f"the sampler returned {len(action)} tokens with {len(completion.logprobs)} log-probabilities"
+                         f"; allowed: 1 to {room} tokens, as many log-probabilities")
     return action
 
 

@@ -1,8 +1,8 @@
 """Chat templates that only ever append: what was fed or sampled keeps its tokens for good.
 
-A template says what stands before the agent's first turn and what is appended after each of its turns. It never sees the
-agent's text, so nothing that was sampled is tokenised again. Official templates agree wherever they are append-only too;
-Qwen3's drops the thinking of earlier turns and its empty think block, here both are kept.
+A template says what stands before the agent's first turn and what is appended after each of its turns. It never sees
+the agent's text, so nothing that was sampled is tokenised again. Official templates agree wherever they are append-only
+too; Qwen3's drops the thinking of earlier turns and its empty think block, here both are kept.
 """
 
 import functools
@@ -37,7 +37,7 @@ class Chat(NamedTuple):
 
     opening: Callable[[str, str], np.ndarray]            # (system, user) -> i32[o]
     reply: Callable[[str, str, np.ndarray], np.ndarray]  # (text, role, action i32[a]) -> i32[o]
-    closing: Callable[[np.ndarray], np.ndarray]          # action i32[a] -> i32[0 or 1]: the end of turn if it is missing
+    closing: Callable[[np.ndarray], np.ndarray]          # action i32[a] -> i32[0 or 1]: the end of turn if missing
     read: Callable[[np.ndarray], str]                    # action i32[a] -> the agent's text
     write: Callable[[str], np.ndarray]                   # text -> i32[a]: an action that says it, end of turn included
     stop_ids: tuple[int, ...]
@@ -51,8 +51,8 @@ def bind(template: Template, tokenizer: Tokenizer) -> Chat:
     """
     missing = [name for name in template.required if name not in tokenizer.special]
     if missing:
-        raise ValueError(f"template {template.name!r} needs the special tokens {missing}, which this tokenizer lacks; it "
-                         f"has {sorted(tokenizer.special)}; choose the template of the model's family")
+        raise ValueError(f"template {template.name!r} needs the special tokens {missing}, which this tokenizer lacks; "
+                         f"it has {sorted(tokenizer.special)}; choose the template of the model's family")
     end = np.array([tokenizer.special[template.stops[0]]], np.int32)
 
     def closing(action: np.ndarray) -> np.ndarray:
@@ -107,8 +107,8 @@ def appended(template: Template, before: Sequence[tuple[str, str]], after: Seque
     """
     for number, (old, new) in enumerate(zip(before, after)):
         if old != new:
-            raise ValueError(f"message {number} was {old!r} and is now {new!r}: its tokens were already fed or sampled and "
-                             "templates only append; start a new episode instead of changing the history")
+            raise ValueError(f"message {number} was {old!r} and is now {new!r}: its tokens were already fed or sampled, "
+                             "and templates only append; start a new episode instead of changing the history")
     if len(after) < len(before):
         raise ValueError(f"the history shrank from {len(before)} to {len(after)} messages; templates only append")
     added = tuple(after[len(before):])
@@ -117,9 +117,9 @@ def appended(template: Template, before: Sequence[tuple[str, str]], after: Seque
         return template.opening(added[0][1] if len(added) == 2 else "", added[-1][1])
     if before and before[-1][0] == "agent" and roles in (("user",), ("tool",)):
         return template.reply(added[0][1], added[0][0])
-    raise ValueError(f"cannot append messages of roles {list(roles)} after {before[-1][0] if before else 'nothing'!r}; allowed: "
-                     "an optional system and a user message at the start, then one user or tool message after each "
-                     "agent turn; the agent's own tokens are kept as they were sampled")
+    last = before[-1][0] if before else "nothing"
+    raise ValueError(f"cannot append messages of roles {list(roles)} after {last!r}; allowed: an optional "
+                     "system and a user message at the start, then one user or tool message after each agent turn; the agent's own tokens are kept as they were sampled")
 
 
 # --- the ChatML family: Qwen2.5, Qwen3, SmolLM2 ---
@@ -146,7 +146,8 @@ def _qwen_reply(generate: Pieces, text: str, role: str) -> Pieces:
     if role == "user":
         return _chatml_reply(generate, text.replace("tool_response>", "tool_response >"), role)
     text = text.replace("tool_response>", "tool_response >")
-    return ("\n", _START, "user\n", Tag("<tool_response>"), f"\n{text}\n", Tag("</tool_response>"), _END, "\n", *generate)
+    return ("\n", _START, "user\n", Tag("<tool_response>"), f"\n{text}\n", Tag("</tool_response>"), _END, "\n",
+            *generate)
 
 
 _AGENT: Pieces = (_START, "assistant\n")

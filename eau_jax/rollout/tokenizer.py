@@ -58,8 +58,8 @@ def from_json(text: str) -> Tokenizer:
 def train_bpe(texts: Iterable[str], vocab_size: int, specials: Sequence[str], folder: str | Path) -> Tokenizer:
     """Trains a byte-level BPE tokenizer and writes it as a Hugging Face folder.
 
-    Each digit is a token of its own, so that a small model can read numbers. Special tokens take the first ids, in order.
-    The same texts in the same order give the same files.
+    Each digit is a token of its own, so that a small model can read numbers. Special tokens take the first ids, in
+    order. The same texts in the same order give the same files.
 
     Args:
       vocab_size: at least 256 bytes and the specials; fewer come out where the texts hold no more pairs.

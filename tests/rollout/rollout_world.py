@@ -116,11 +116,12 @@ WORLD = Env(
     table=lambda tasks: np.array([len(task.data["colour"]) for task in tasks], np.int32), reset=reset, observe=observe,
     step=step, prompt=lambda task: ("S", task.data["opening"]), parse=parse, render=render, disclosed=values,
     secrets=lambda task, mask, seed: values(task, ~mask, seed), score=lambda task, total: min(total, 1.0),
-    expert=lambda task, state, rng: "[action] colour?" if not int(state.told) & 1 else f"[answer] {task.data['colour']}",
+    expert=lambda task, state, rng: f"[answer] {task.data['colour']}" if int(state.told) & 1 else "[action] colour?",
     novice=lambda task, state, rng: "[finish]")
 
 SIMULATOR = simulator(WORLD, symbolic, TASKS)
-PINNED = Pinned({"env": WORLD.knobs, "user": symbolic.knobs, "rl": {}}, compile_rules(RULES, WORLD.features), generation=3)
+PINNED = Pinned({"env": WORLD.knobs, "user": symbolic.knobs, "rl": {}}, compile_rules(RULES, WORLD.features),
+                generation=3)
 BUDGETS = Budgets(max_tokens=256, max_new_tokens=32, agent_seconds=5.0, user_seconds=5.0)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import math
 import time
@@ -155,8 +156,9 @@ def test_a_task_may_occur_once():
 
 
 def turn(reward, action, spoke="symbolic", **more):
-    return Turn(observation=np.zeros(3, np.int32), action=np.zeros(action, np.int32), logprobs=np.zeros(action, np.float32),
-                reward=reward, policy_version=0, spoke=spoke, act={}, agent_text="", reply_text="", **more)
+    return Turn(observation=np.zeros(3, np.int32), action=np.zeros(action, np.int32),
+                logprobs=np.zeros(action, np.float32), reward=reward, policy_version=0, spoke=spoke, act={},
+                agent_text="", reply_text="", **more)
 
 
 def episode(turns, stop, score, success=False):
@@ -199,8 +201,8 @@ def test_a_record_is_readable_and_complete():
 
 
 def test_seeds_differ_and_fit():
-    seeds = [episode_seed(run, step, index, g) for run in range(3) for step in range(3) for index in range(3) for g in range(3)]
-    seeds += [group_seed(run, step, index) for run in range(3) for step in range(3) for index in range(3)]
+    seeds = [episode_seed(*numbers) for numbers in itertools.product(range(3), repeat=4)]
+    seeds += [group_seed(*numbers) for numbers in itertools.product(range(3), repeat=3)]
     seeds += [turn_seed(seeds[0], turn) for turn in range(9)]
     assert len(set(seeds)) == len(seeds) and all(0 <= seed < 2**31 for seed in seeds)
     # A run is replayed from its seed, so these may not drift from one version of a library to the next.

@@ -28,8 +28,8 @@ BUDGETS = Budgets(max_tokens=160, max_new_tokens=12)
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     tasks = intention_tasks.generate("train", 4, seed=0)
-    tokenizer = train_bpe([task.data["task"] for task in tasks] + [intention.prompt(tasks[0])[0]] * 2, 320, TINY_SPECIALS,
-                          tmp_path_factory.mktemp("bpe"))
+    texts = [task.data["task"] for task in tasks] + [intention.prompt(tasks[0])[0]] * 2
+    tokenizer = train_bpe(texts, 320, TINY_SPECIALS, tmp_path_factory.mktemp("bpe"))
     config = ModelConfig(family="qwen3", vocab_size=tokenizer.vocab_size, d_model=16, num_layers=1, num_heads=2,
                          num_kv_heads=1, head_dim=8, d_ff=32, qk_norm=True)
     engine = JaxEngine(config, slots=8, length=160, chunks=(160,), windows=(160,))
@@ -73,8 +73,8 @@ def test_a_deadline_in_the_engine_drops_the_episode_and_spares_the_others(world)
 
     sim, chat, _, pinned = world
     budgets = Budgets(max_tokens=160, max_new_tokens=12, agent_seconds=2.0)
-    groups, stats = run(collect(sim, Agent(speak, speaker.release), chat, pinned, budgets, indices=range(4), group_size=3,
-                                run_seed=1, step=2, retries=0))
+    groups, stats = run(collect(sim, Agent(speak, speaker.release), chat, pinned, budgets, indices=range(4),
+                                group_size=3, run_seed=1, step=2, retries=0))
     assert [[episode.stop.usable for episode in group] for group in groups] == [[False] * 3] + [[True] * 3] * 3
     assert stats["rollout/infra_rate"] == 0.25
     undisturbed, _ = play(world)                         # and the engine serves on

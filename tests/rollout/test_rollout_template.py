@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 import transformers
 
-from eau_jax.rollout.template import (LLAMA3, QWEN3, QWEN3_THINKING, QWEN25, SMOLLM2, TINY, TINY_SPECIALS, Tag, appended, bind,
-                                      show, tokenize, visible)
+from eau_jax.rollout.template import (LLAMA3, QWEN3, QWEN3_THINKING, QWEN25, SMOLLM2, TINY, TINY_SPECIALS, Tag,
+                                      appended, bind, show, tokenize, visible)
 from eau_jax.rollout.tokenizer import from_folder, from_json, train_bpe
 
 CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 QWEN = (*CHATML, "<think>", "</think>", "<tool_response>", "</tool_response>")
 LLAMA = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-TEXTS = ["assistant assistant", "The user asks, the assistant answers: system, tool, 12 reds.", "[action] What colour?", "naïve café ☕"] * 3
-FAMILIES = [(QWEN3, QWEN), (QWEN3_THINKING, QWEN), (QWEN25, CHATML), (SMOLLM2, CHATML), (LLAMA3, LLAMA), (TINY, TINY_SPECIALS)]
+TEXTS = ["assistant assistant", "naïve café ☕", "[action] What colour?",
+         "The user asks, the assistant answers: system, tool, 12 reds."] * 3
+FAMILIES = [(QWEN3, QWEN), (QWEN3_THINKING, QWEN), (QWEN25, CHATML), (SMOLLM2, CHATML), (LLAMA3, LLAMA),
+            (TINY, TINY_SPECIALS)]
 IDS = [template.name for template, _ in FAMILIES]
 
 
@@ -27,15 +29,16 @@ def tokenizers(tmp_path_factory):
             for number, specials in enumerate({specials for _, specials in FAMILIES})}
 
 
-# The official templates' text for a system text "S", a user "U", an agent "A" (for tools: thinking, then "A"), a user or
-# tool "V". Where the official text of a later turn changes an earlier one, only the append-only part is here.
+# The official templates' text for a system text "S", a user "U", a user or tool "V".
+# Where the official text of a later turn changes an earlier one, only the append-only part is here.
 OPENINGS = {
-    QWEN3: "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    QWEN3: "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
+           "<think>\n\n</think>\n\n",
     QWEN3_THINKING: "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n",
     QWEN25: "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n",
     SMOLLM2: "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n",
-    LLAMA3: "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>"
-            "\n\nU<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    LLAMA3: "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user"
+            "<|end_header_id|>\n\nU<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
     TINY: "<|system|>S<|user|>U<|agent|>",
 }
 WITHOUT_SYSTEM = {
@@ -58,11 +61,13 @@ AFTER_USER = {
     TINY: "<|user|>V<|agent|>",
 }
 AFTER_TOOL = {
-    QWEN3: "\n<|im_start|>user\n<tool_response>\nV\n</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    QWEN3: "\n<|im_start|>user\n<tool_response>\nV\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+           "<think>\n\n</think>\n\n",
     QWEN3_THINKING: "\n<|im_start|>user\n<tool_response>\nV\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
     QWEN25: "\n<|im_start|>user\n<tool_response>\nV\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
     SMOLLM2: "\n<|im_start|>tool\nV<|im_end|>\n<|im_start|>assistant\n",
-    LLAMA3: "<|start_header_id|>ipython<|end_header_id|>\n\nV<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    LLAMA3: "<|start_header_id|>ipython<|end_header_id|>\n\nV<|eot_id|><|start_header_id|>assistant"
+            "<|end_header_id|>\n\n",
     TINY: "<|tool|>V<|agent|>",
 }
 
@@ -81,7 +86,7 @@ def test_llama_trims_text_as_its_template_does():
 
 @pytest.mark.parametrize("template, specials", FAMILIES, ids=IDS)
 def test_tokens_are_those_of_the_whole_text(template, specials, tokenizers, tmp_path):
-    """A whole dialogue tokenised by transformers, tags recognised in the text, equals what was appended piece by piece."""
+    """A whole dialogue tokenised by transformers, tags recognised in the text, equals what was appended."""
     tokenizer = tokenizers[specials]
     chat = bind(template, tokenizer)
     reference = transformers.PreTrainedTokenizerFast(tokenizer_object=_files(tokenizer, specials, tmp_path))
@@ -144,13 +149,13 @@ def test_stop_ids_and_the_missing_end(template, specials, tokenizers):
     assert chat.stop_ids[0] == end and len(set(chat.stop_ids)) == len(chat.stop_ids) <= 8
     whole, cut = chat.write("A"), chat.write("A")[:-1]
     assert chat.reply("V", "user", cut).tolist() == [end, *chat.reply("V", "user", whole)]
-    assert (chat.closing(whole).tolist(), chat.closing(cut).tolist(), chat.closing(cut[:0]).tolist()) == ([], [end], [end])
+    assert [chat.closing(action).tolist() for action in (whole, cut, cut[:0])] == [[], [end], [end]]
     assert chat.opening("S", "U").dtype == chat.reply("V", "tool", cut).dtype == chat.write("A").dtype == np.int32
 
 
 def test_a_tokenizer_of_another_family_is_refused(tokenizers):
-    with pytest.raises(ValueError, match=r"template 'llama3' needs the special tokens \['<\|begin_of_text\|>'.*which this "
-                                         r"tokenizer lacks.*choose the template of the model's family"):
+    with pytest.raises(ValueError, match=r"template 'llama3' needs the special tokens \['<\|begin_of_text\|>'.*which "
+                                         r"this tokenizer lacks.*choose the template of the model's family"):
         bind(LLAMA3, tokenizers[QWEN])
 
 
@@ -159,7 +164,8 @@ def test_no_template_sees_what_was_sampled(tokenizers):
     tokenizer = tokenizers[CHATML]
     chat = bind(QWEN25, tokenizer)
     letter_by_letter = np.array([i for letter in "[action] What" for i in tokenizer.encode(letter)], np.int32)
-    assert chat.read(letter_by_letter) == "[action] What" and len(letter_by_letter) > len(tokenizer.encode("[action] What"))
+    assert chat.read(letter_by_letter) == "[action] What"
+    assert len(letter_by_letter) > len(tokenizer.encode("[action] What"))
     assert chat.reply("V", "user", letter_by_letter).tolist() == chat.reply("V", "user", chat.write("A")[:-1]).tolist()
 
 
@@ -194,7 +200,8 @@ def test_a_growing_history_is_appended():
 
 
 @pytest.mark.parametrize("before, after, message", [
-    ([USER, ("agent", "<think>x</think>A")], [USER, AGENT, USER], "message 1 was .*<think>.* and is now .*templates only append"),
+    ([USER, ("agent", "<think>x</think>A")], [USER, AGENT, USER],
+     "message 1 was .*<think>.* and is now .*templates only append"),
     ([USER, AGENT], [("user", "V"), AGENT, USER], "message 0 was"),
     ([USER, AGENT], [USER], "shrank from 2 to 1"),
     ([USER], [USER, AGENT], r"cannot append messages of roles \['agent'\] after 'user'"),
@@ -251,7 +258,7 @@ def test_bad_tokenizer_files_are_named(content, message, tmp_path):
 
 
 def test_a_vocabulary_too_small_for_bytes_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="vocab_size 260 is too small: 256 bytes and 5 special tokens need at least 261"):
+    with pytest.raises(ValueError, match="vocab_size 260 is too small: 256 bytes and 5 special .* at least 261"):
         train_bpe([], 260, TINY_SPECIALS, tmp_path)
 
 
