@@ -107,8 +107,8 @@ def appended(template: Template, before: Sequence[tuple[str, str]], after: Seque
     """
     for number, (old, new) in enumerate(zip(before, after)):
         if old != new:
-            raise ValueError(f"message {number} was {old!r} and is now {new!r}: its tokens were already fed or sampled, "
-                             "and templates only append; start a new episode instead of changing the history")
+            raise ValueError(f"message {number} was {old!r} and now is {new!r}: its tokens were fed or sampled "
+                             "already, and templates only append; start a new episode instead of changing the history")
     if len(after) < len(before):
         raise ValueError(f"the history shrank from {len(before)} to {len(after)} messages; templates only append")
     added = tuple(after[len(before):])
@@ -118,8 +118,9 @@ def appended(template: Template, before: Sequence[tuple[str, str]], after: Seque
     if before and before[-1][0] == "agent" and roles in (("user",), ("tool",)):
         return template.reply(added[0][1], added[0][0])
     last = before[-1][0] if before else "nothing"
-    raise ValueError(f"cannot append messages of roles {list(roles)} after {last!r}; allowed: an optional "
-                     "system and a user message at the start, then one user or tool message after each agent turn; the agent's own tokens are kept as they were sampled")
+    raise ValueError(f"cannot append messages of roles {list(roles)} after {last!r}; allowed: an optional system and a "
+                     "user message at the start, then one user or tool message after each agent turn; the agent's own "
+                     "tokens are kept as they were sampled")
 
 
 # --- the ChatML family: Qwen2.5, Qwen3, SmolLM2 ---

@@ -201,7 +201,7 @@ def test_a_growing_history_is_appended():
 
 @pytest.mark.parametrize("before, after, message", [
     ([USER, ("agent", "<think>x</think>A")], [USER, AGENT, USER],
-     "message 1 was .*<think>.* and is now .*templates only append"),
+     "message 1 was .*<think>.* and now is .*templates only append"),
     ([USER, AGENT], [("user", "V"), AGENT, USER], "message 0 was"),
     ([USER, AGENT], [USER], "shrank from 2 to 1"),
     ([USER], [USER, AGENT], r"cannot append messages of roles \['agent'\] after 'user'"),
