@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
 
+Record = Mapping[str, Any]
+Check = Callable[[Record], None]
 _SPACE = " \t\r\n,"
 
 
@@ -11,35 +13,54 @@ class TaskFileError(ValueError):
     """A task file cannot be read; the message names file, place, field, what was expected and what was found."""
 
 
-def read(path: str | Path, check: Callable[[Mapping[str, Any]], None], from_row: Callable[[Mapping[str, Any]], Any]
-         ) -> tuple[Mapping[str, Any], ...]:
-    """The records of a `.parquet` file, or of a `.json` list or `.jsonl` file, each passed through `check`.
+def read(path: str | Path, check: Check, beside: str) -> tuple[Record, ...]:
+    """The records of a `.json` list or a `.jsonl` file, or those that a `.parquet` file names by their id.
+
+    Upstream's parquet rows hold an id, not the record: the records are looked up in the JSON files next to it.
 
     Args:
       path: the file.
       check: raises ValueError("field: expected ..., found ...") for a bad record.
-      from_row: turns one parquet row (a dict) into a record.
+      beside: pattern of the JSON files that belong to a parquet file, in the same folder.
+
+    Raises:
+      TaskFileError: names the file, the line or row, the field, what was expected and what was found.
+      ImportError: for a parquet file without pyarrow.
     """
     path = Path(path)
     if not path.is_file():
         raise TaskFileError(f"{path}: no such file; pass a .json, .jsonl or .parquet file of tasks")
-    places = _rows(path, from_row) if path.suffix == ".parquet" else _objects(path)
-    records, seen = [], {}
-    for place, record in places:
+    return _joined(path, check, beside) if path.suffix == ".parquet" else _checked(path, check)
+
+
+def _checked(path: Path, check: Check) -> tuple[Record, ...]:
+    records: dict[str, tuple[str, Record]] = {}
+    for place, record in _objects(path):
         try:
             if not isinstance(record, Mapping):
                 raise ValueError(f"record: expected an object, found {shown(record)}")
-            text_field(record, "id")
-            if record["id"] in seen:
-                raise ValueError(f"id: expected a new id, found {record['id']!r} again (first at {seen[record['id']]})")
+            name = text_field(record, "id")
+            if name in records:
+                raise ValueError(f"id: expected a new id, found {name!r} again (first at {records[name][0]})")
             check(record)
         except ValueError as error:
             raise TaskFileError(f"{path}, {place}, field {error}") from None
-        seen[record["id"]] = place
-        records.append(record)
+        records[name] = (place, record)
     if not records:
         raise TaskFileError(f"{path}: expected at least one task, found none")
-    return tuple(records)
+    return tuple(record for _, record in records.values())
+
+
+def _joined(path: Path, check: Check, beside: str) -> tuple[Record, ...]:
+    names, files = _ids(path), sorted(path.parent.glob(beside))
+    if not files:
+        raise TaskFileError(f"{path}: expected the records in {path.parent / beside}, found no such file")
+    known = {record["id"]: record for file in files for record in _checked(file, check)}
+    for row, name in enumerate(names):
+        if name not in known:
+            raise TaskFileError(f"{path}, row {row}, field reward_model.id: expected an id of a record in "
+                                f"{', '.join(file.name for file in files)}, found {shown(name)}")
+    return tuple(known[name] for name in names)
 
 
 def text_field(record: Mapping[str, Any], name: str, where: str = "") -> str:
@@ -83,7 +104,8 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
         yield f"line {line}", value
 
 
-def _rows(path: Path, from_row: Callable[[Mapping[str, Any]], Any]) -> Iterator[tuple[str, Any]]:
+def _ids(path: Path) -> list[Any]:
+    """`reward_model.id` of each row."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -91,11 +113,12 @@ def _rows(path: Path, from_row: Callable[[Mapping[str, Any]], Any]) -> Iterator[
         raise ImportError(f"reading {path} needs pyarrow: pip install 'eau-jax[data]'") from error
     try:
         rows = pyarrow.parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise TaskFileError(f"{path}: not a parquet file: {error}") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        raise TaskFileError(f"{path}: expected a parquet file, found: {error}") from None
+    if not rows:
+        raise TaskFileError(f"{path}: expected at least one row, found none")
     for number, row in enumerate(rows):
-        try:
-            record = from_row(row)
-        except (KeyError, TypeError) as error:
-            raise TaskFileError(f"{path}, row {number}, field {error}: expected it in every row, found nothing") from None
-        yield f"row {number}", record
+        if not isinstance(row.get("reward_model"), Mapping) or "id" not in row["reward_model"]:
+            raise TaskFileError(f"{path}, row {number}, field reward_model.id: expected a task's id, found "
+                                f"{shown(row.get('reward_model'))}")
+    return [row["reward_model"]["id"] for row in rows]

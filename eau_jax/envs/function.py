@@ -176,9 +176,7 @@ def run(codes: Array, numbers: Array) -> tuple[Array, Array]:
         pushed = numbers[3]
         for name in (Op.C, Op.B, Op.A):
             pushed = jnp.where(code == name, numbers[name], pushed)
-        combined = jnp.power(second, top)
-        for name, value in ((Op.ADD, second + top), (Op.SUB, second - top), (Op.MUL, second * top), (Op.DIV, second / top)):
-            combined = jnp.where(code == name, value, combined)
+        combined = _combine(code, second, top) if position >= 2 else top  # nothing can be combined before
         push, binary, square = code <= Op.D, (code >= Op.ADD) & (code <= Op.POW), code == Op.SQUARE
         new_top = jnp.where(push, pushed, jnp.where(binary, combined, jnp.where(square, top * top, top)))
         top, second, third, fourth = (new_top, jnp.where(push, top, jnp.where(binary, third, second)),
@@ -186,6 +184,13 @@ def run(codes: Array, numbers: Array) -> tuple[Array, Array]:
                                       jnp.where(push, third, fourth))
         exists = exists & jnp.isfinite(top)
     return top, exists
+
+
+def _combine(code: Array, left: Array, right: Array) -> Array:
+    combined = jnp.power(left, right)
+    for name, value in ((Op.ADD, left + right), (Op.SUB, left - right), (Op.MUL, left * right), (Op.DIV, left / right)):
+        combined = jnp.where(code == name, value, combined)
+    return combined
 
 
 def _look(state: State, act: Act) -> _Seen:

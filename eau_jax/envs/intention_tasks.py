@@ -16,7 +16,9 @@ from eau_jax.core.types import Task
 from eau_jax.envs import file
 
 SLOTS = 16                 # details a task may have
+BESIDE = "all_intentions_*.json"
 TEST_SHARE = 5             # one content in this many is held out
+PATIENCE = 3000            # draws in a row without a new task after which there are taken to be no more
 
 OPTIONS = {
     "budget": ("low", "moderate", "high"),
@@ -66,23 +68,24 @@ def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
         raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
     if count < 1:
         raise ValueError(f"count {count}; allowed: 1 or more tasks")
-    rng, tasks = np.random.default_rng(seed), {}
-    for _ in range(50 * count + 1000):
-        record = _record(rng)
-        if (int(record["id"][-8:], 16) % TEST_SHARE == 0) == (split == "test"):
-            tasks.setdefault(record["id"], Task(id=record["id"], env="intention", data=record))
-            if len(tasks) == count:
-                return tuple(tasks.values())
+    rng, tasks, misses = np.random.default_rng(seed), {}, 0
+    while misses < PATIENCE:
+        record, misses = _record(rng), misses + 1
+        if record["id"] in tasks or (int(record["id"][-8:], 16) % TEST_SHARE == 0) != (split == "test"):
+            continue
+        tasks[record["id"]], misses = Task(id=record["id"], env="intention", data=record), 0
+        if len(tasks) == count:
+            return tuple(tasks.values())
     raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
 
 
 def load(path: str | Path) -> tuple[Task, ...]:
-    """Tasks of an upstream `.json` or `.parquet` file.
+    """Tasks of an upstream `.json` or `.parquet` file; the latter needs upstream's JSON files beside it.
 
     Raises:
       ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
     """
-    return tuple(Task(id=record["id"], env="intention", data=record) for record in file.read(path, check, _from_row))
+    return tuple(Task(id=record["id"], env="intention", data=record) for record in file.read(path, check, BESIDE))
 
 
 def check(record: Mapping[str, Any]) -> None:
@@ -122,7 +125,3 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return {"id": f"{category}-{re.sub('[^a-z]', '', subject.lower())}-{digest}", "category": category, "task": text,
             "missing_details": details}
-
-
-def _from_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return row["reward_model"]

@@ -83,6 +83,6 @@ def _tool_call(body: str) -> tuple[Kind, str]:
 
 
 def _until_control(content: str) -> str:
-    content = content[:CONTENT_LIMIT]
+    content = content.lstrip()[:CONTENT_LIMIT]
     control = _CONTROL.search(content)
     return (content[:control.start()] if control else content).strip()

@@ -1,0 +1,221 @@
+"""What every environment promises, checked with random acts and every possible decision of the user."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from play import CODES, ENVS, agent_text, built_in, random_acts, states, turn
+
+from eau_jax.core import knobs as knob_tree
+from eau_jax.core.part import Act, Kind, Reply
+from eau_jax.core.types import StopReason
+from eau_jax.envs import message
+from eau_jax.envs.ending import stop_code, stop_reason
+from eau_jax.users.noisy import noisy
+from eau_jax.users.rules import compile_rules
+
+BATCH, TURNS = 64, 18
+NAMES = sorted(ENVS)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def world(request):
+    """(name, env, tasks, table, rules, acts [TURNS, BATCH], the compiled batched turn)."""
+    env, tasks = built_in(request.param)
+    rng = np.random.default_rng(1)
+    return (request.param, env, tasks, env.table(tasks), compile_rules(env.rules, env.features),
+            random_acts(request.param, (TURNS, BATCH), rng), jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None))))
+
+
+def roll(env, table, rules, acts, batched, knobs=None):
+    """Every turn's (state before, state, time step, features, reply), numpy, leading axis BATCH."""
+    knobs = env.knobs if knobs is None else knobs
+    state, out = states(env, table, knobs, BATCH), []
+    for t in range(TURNS):
+        before = state
+        state, step, features, reply = batched(table, knobs, rules, state, jax.tree.map(lambda x: x[t], acts),
+                                               jax.random.key(0))
+        out.append(jax.device_get((before, state, step, features, reply)))
+    return out
+
+
+def equal(left, right):
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), left, right)
+
+
+def test_jit_and_vmap_equal_one_at_a_time(world):
+    name, env, tasks, table, rules, acts, batched = world
+    rows, single = roll(env, table, rules, acts, batched), jax.jit(turn(env))
+    for b in (0, 5, 17):
+        state = env.reset(table, env.knobs, b % len(tasks), None)
+        for t in range(6):
+            act = jax.tree.map(lambda x: x[t, b], acts)
+            with jax.disable_jit(t == 0 and b == 0):
+                state, step, features, reply = single(table, env.knobs, rules, state, act, jax.random.key(0))
+            equal((state, step, features, reply), jax.tree.map(lambda x: x[b], rows[t][1:]))
+
+
+def test_the_types_are_those_of_the_contract(world):
+    name, env, tasks, table, rules, acts, batched = world
+    for before, state, step, features, reply in roll(env, table, rules, acts, batched)[:2]:
+        assert features.shape == (BATCH, len(env.features)) and features.dtype == np.int32
+        assert [x.dtype for x in (step.code, step.disclosed, step.reward, step.discount, step.done, step.success, step.stop)
+                ] == [np.int32, np.int32, np.float32, np.float32, np.bool_, np.bool_, np.int32]
+        jax.tree.map(lambda a, b: (a.dtype == b.dtype and a.shape == b.shape) or pytest.fail("state changes type"), before, state)
+
+
+def test_every_episode_ends_and_discounts_say_so(world):
+    name, env, tasks, table, rules, acts, batched = world
+    for before, state, step, _, _ in roll(env, table, rules, acts, batched):
+        np.testing.assert_array_equal(step.discount, np.where(step.done, 0.0, 1.0))
+        np.testing.assert_array_equal(step.done, step.stop != 0)
+        np.testing.assert_array_equal(step.done, state.done)
+        assert all(stop_reason(code).terminated for code in step.stop[step.done])
+        assert not (step.success & ~before.done & (step.stop != stop_code(StopReason.COMPLETED))).any()
+        live = ~before.done
+        np.testing.assert_array_equal(state.turn[live], before.turn[live] + 1)
+    assert state.done.all() and (state.turn <= int(env.knobs.max_turns)).all()
+    assert len(set(state.stop.tolist())) >= 3, "the random acts reach too few kinds of ending"
+
+
+def test_nothing_happens_after_the_end(world):
+    name, env, tasks, table, rules, acts, batched = world
+    for before, state, step, _, _ in roll(env, table, rules, acts, batched):
+        over = before.done
+        equal(jax.tree.map(lambda x: x[over], before), jax.tree.map(lambda x: x[over], state))
+        assert (step.reward[over] == 0).all() and (step.disclosed[over] == 0).all() and step.done[over].all()
+
+
+@pytest.mark.parametrize("reply", list(Reply))
+def test_any_decision_of_the_user_is_safe(world, reply):
+    name, env, tasks, table, _, acts, batched = world
+    rules = compile_rules(f'default = "{reply.name}"', env.features)
+    for before, state, step, _, replies in roll(env, table, rules, acts, batched):
+        assert (replies == reply).all() and np.isfinite(step.reward).all()
+        if reply is Reply.LEAVE:
+            assert step.done.all()
+        for b in np.flatnonzero(~before.done)[:8]:
+            text = env.render(tasks[b % len(tasks)], jax.tree.map(lambda x: x[0, b], acts),
+                              jax.tree.map(lambda x: x[b], step), int(b))
+            assert 0 < len(text) < 200
+
+
+def test_the_same_key_gives_the_same_episode(world):
+    name, env, tasks, table, rules, acts, _ = world
+    one = jax.jit(jax.vmap(turn(env, noisy._replace(knobs=noisy.knobs.replace(drift=np.float32(0.5)))),
+                           (None, None, None, 0, 0, 0)))
+    state, act = states(env, table, env.knobs, BATCH), jax.tree.map(lambda x: x[0], acts)
+    keys = jax.random.split(jax.random.key(3), BATCH)
+    equal(one(table, env.knobs, rules, state, act, keys), one(table, env.knobs, rules, state, act, keys))
+    other = one(table, env.knobs, rules, state, act, jax.random.split(jax.random.key(4), BATCH))
+    assert (one(table, env.knobs, rules, state, act, keys)[3] != other[3]).any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_knobs_and_rules_are_swapped_without_tracing_again(name):
+    env, tasks = built_in(name)
+    table, traces, one = env.table(tasks), [], turn(env)
+
+    @jax.jit
+    def step(table, knobs, rules, state, act):
+        traces.append(1)
+        return one(table, knobs, rules, state, act, None)
+
+    act = jax.tree.map(lambda x: x[0], random_acts(name, (1,), np.random.default_rng(0)))
+    state = env.reset(table, env.knobs, 0, None)
+    for path, spec in knob_tree.specs({"env": env.knobs}).items():
+        for value in (spec.low, spec.high):
+            swapped = knob_tree.patch({"env": env.knobs}, {path: value})["env"]
+            step(table, swapped, compile_rules(env.rules, env.features), state, act)
+    step(table, env.knobs, compile_rules('default = "LEAVE"', env.features), state, act)
+    assert len(traces) == 1
+
+
+def test_a_batch_of_knobs_equals_separate_calls(world):
+    name, env, tasks, table, rules, acts, batched = world
+    rng = np.random.default_rng(2)
+    drawn = [{path: int(rng.integers(spec.low, spec.high + 1)) if spec.integer else float(rng.uniform(spec.low, spec.high))
+              for path, spec in knob_tree.specs({"env": env.knobs}).items()} for _ in range(4)]
+    trees = [knob_tree.patch({"env": env.knobs}, changes)["env"] for changes in drawn]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+    per_row = jax.tree.map(lambda x: x[np.arange(BATCH) % 4], stacked)
+    state, act = states(env, table, env.knobs, BATCH), jax.tree.map(lambda x: x[0], acts)
+    together = jax.jit(jax.vmap(turn(env), (None, 0, None, 0, 0, None)))(table, per_row, rules, state, act, jax.random.key(0))
+    for k, knobs in enumerate(trees):
+        alone = batched(table, knobs, rules, state, act, jax.random.key(0))
+        equal(jax.tree.map(lambda x: x[k::4], together), jax.tree.map(lambda x: x[k::4], alone))
+
+
+# Where moving to an end of the range cannot show, what to move to instead; and the rules under which a knob shows.
+MOVED = {"function": {"tol": 10.0}, "intention": {}}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_knob_moves_something(name):
+    env, tasks = built_in(name)
+    table, rules = env.table(tasks), compile_rules(env.rules, env.features)
+    batched = jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None)))
+    acts = random_acts(name, (TURNS, BATCH), np.random.default_rng(1))
+    if name == "function":  # answers that are right, and near misses
+        right = np.array([tasks[b % len(tasks)].data["expected_result"] for b in range(BATCH)], np.float32)
+        acts.values[8::3, :, 0] = right[None] + np.arange(BATCH)[None] % 3
+        acts.values[8::3, :, 1] = 0.0
+    before = roll(env, table, rules, acts, batched)
+    for path, spec in knob_tree.specs({"env": env.knobs}).items():
+        field = path.split(".")[-1]
+        far = spec.low if spec.default != spec.low else spec.high
+        knobs = knob_tree.patch({"env": env.knobs}, {path: MOVED[name].get(field, far)})["env"]
+        after = roll(env, table, rules, acts, batched, knobs)
+        same = all(np.array_equal(a, b) for left, right in zip(before, after, strict=True)
+                   for a, b in zip(jax.tree.leaves(left[2]), jax.tree.leaves(right[2]), strict=True))
+        assert not same, f"env.{field} does nothing"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_act_put_into_words_is_read_back(name):
+    env, tasks = built_in(name)
+    rng, codes = np.random.default_rng(5), CODES[name]
+    kinds = {"MALFORMED": Kind.MALFORMED, "FINISH": Kind.FINISH, "SOLVE": Kind.ANSWER, "NOT_OFFERED": Kind.SEARCH,
+             "GET_CASE": Kind.SEARCH, "BAD_SEARCH": Kind.SEARCH, "SUBMIT": Kind.ANSWER, "BAD_NUMBER": Kind.ANSWER,
+             "EMPTY": Kind.ANSWER}
+    for task in tasks:
+        for code in codes:
+            for _ in range(10):
+                mask = int(rng.integers(1, 2 ** len(task.data["missing_details"]))) if code.name == "ASK" else 0
+                number = float(rng.choice([225.0, -17.5, 1 / 3, 2.0**20 + 0.1]))
+                high = float(np.float32(number))
+                values = {"PROBE": tuple(float(np.float32(v)) for v in rng.uniform(-9, 9, 4)),
+                          "SUBMIT": (high, float(np.float32(number - high)))}.get(code.name, ())
+                act = message.act(kinds.get(code.name, Kind.ACTION), code, mask, values)
+                equal(env.parse(task, agent_text(task, act), None), act)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_splits_are_disjoint_by_content_and_large(name):
+    _, generator = ENVS[name]
+    train, test = generator.generate("train", 2000, 0), generator.generate("test", 500, 0)
+    content = lambda tasks: {str({k: v for k, v in task.data.items() if k != "id"}) for task in tasks}
+    assert len({task.id for task in train}) == 2000 and len({task.id for task in test}) == 500
+    assert len(content(train)) == 2000 and not content(train) & content(test)
+    others = generator.generate("train", 500, 7)
+    assert not content(others) & content(test) and content(others) != content(generator.generate("train", 500, 8))
+    assert generator.generate("train", 50, 7) == others[:50]
+    ENVS[name][0].table(train)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("arguments, said", [(("dev", 1, 0), "allowed: 'train', 'test'"), (("train", 0, 0), "1 or more"),
+                                             (("test", 10**5, 0), "only about")])
+def test_generate_refuses(name, arguments, said, monkeypatch):
+    monkeypatch.setattr(ENVS[name][1], "PATIENCE", 20)
+    with pytest.raises(ValueError, match=said):
+        ENVS[name][1].generate(*arguments)
+
+
+def test_feature_names_are_unique_and_state_fields_documented(world):
+    name, env, *_ = world
+    assert len(set(env.features)) == len(env.features)
+    assert dataclasses.is_dataclass(env.knobs) and knob_tree.specs({"env": env.knobs})
+    assert isinstance(message.act(Kind.ACTION, 1), Act) and jnp.asarray(0).dtype == jnp.int32
