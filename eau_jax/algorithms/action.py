@@ -1,7 +1,7 @@
 """Where actions begin and end, read from `action_ids` alone: never from rewards, values or token ids.
 
-`action_ids` is 0..A-1 on sampled tokens, in order, and -1 elsewhere. Numbers may be skipped, an action may follow another
-without an observation between them, and tokens that were forced into an action (-1) do not split it.
+`action_ids` is 0..A-1 on sampled tokens, in order, and -1 elsewhere. Numbers may be skipped, an action may follow
+another without an observation between them, and tokens that were forced into an action (-1) do not split it.
 All functions take [..., T] and return [..., T].
 """
 

@@ -13,9 +13,9 @@ from eau_jax.core.types import Estimate, Steps
 
 
 class Advantage(NamedTuple):
-    """An advantage estimator. It sees one group's decision steps and does not know whether a step is a token or an action."""
+    """An advantage estimator. It sees one group's decision steps and cannot tell whether a step is token or action."""
 
-    knobs: Any                                # a knob dataclass, owner "rl"
+    knobs: Any                                  # a knob dataclass, owner "rl"
     estimate: Callable[[Steps, Any], Estimate]  # ([G, K], knobs) -> [G, K]; 0 where the mask is False
     name: str
-    needs_critic: bool                        # False: `Steps.values` is never read and the targets are 0
+    needs_critic: bool                          # False: `Steps.values` is never read and the targets are 0

@@ -1,7 +1,8 @@
 """Correction of the gap between the policy that sampled and the learner's own, for the same weights.
 
-Two implementations of one network round differently, and a sampler may lag behind; the learner's gradient then holds for
-a distribution that nothing was drawn from. Each token's loss is multiplied by the importance weight of the difference.
+Two implementations of one network round differently, and a sampler may lag behind; the learner's gradient then holds
+for a distribution that nothing was drawn from. Each token's loss is multiplied by the importance weight of the
+difference.
 `weigh` is called once on the whole batch: two of its metrics do not add up over parts.
 """
 
@@ -43,7 +44,8 @@ def weigh_truncated(old_logprobs: Array, sampler_logprobs: Array, mask: Array,
                     knobs: Knobs) -> tuple[Array, dict[str, Mean]]:
     """w = min(exp(clamp(log π_old − log π_sampler, ±20)), cap): token-level truncated importance sampling.
 
-    The cap bounds the variance at the price of a bias; a product over the episode would grow without bound with its length.
+    The cap bounds the variance at the price of a bias; a product over the episode would grow without bound with its
+    length.
 
     Metrics beside those of `weigh_none`: share of capped tokens and effective sample size (Σw)² / (n Σw²), 1 at best.
 
@@ -61,7 +63,8 @@ def weigh_truncated(old_logprobs: Array, sampler_logprobs: Array, mask: Array,
     return weights, metrics
 
 
-def weigh_none(old_logprobs: Array, sampler_logprobs: Array, mask: Array, knobs: NoKnobs) -> tuple[Array, dict[str, Mean]]:
+def weigh_none(old_logprobs: Array, sampler_logprobs: Array, mask: Array,
+               knobs: NoKnobs) -> tuple[Array, dict[str, Mean]]:
     """w = 1. Metrics: mean and maximum of |log π_old − log π_sampler| in nats."""
     del knobs
     gap, metrics = _gap(old_logprobs, sampler_logprobs, mask)

@@ -20,8 +20,8 @@ def targets(trajectory: Trajectory, old_logprobs: Array, values: Array, advantag
     Args:
       trajectory: [P, G].
       old_logprobs: [P, G, T] f32, the learner's before the update.
-      values: [P, G, T+1] f32, values[t] = V(tokens[:t]); column `length` is the value after the last token. Any array of
-        the shape, e.g. zeros, where `advantage.needs_critic` is False.
+      values: [P, G, T+1] f32, values[t] = V(tokens[:t]); column `length` is the value after the last token. Any array
+        of the shape, e.g. zeros, where `advantage.needs_critic` is False.
       normalise: one of `whiten.over_actions`, `whiten.over_tokens`, `whiten.none`.
       knobs: the live `advantage.knobs`.
 

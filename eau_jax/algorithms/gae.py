@@ -16,7 +16,7 @@ class Knobs:
     gamma: float = knob(1.0, 0.0, 1.0, "discount per step")
     policy_lambda: float = knob(0.95, 0.0, 1.0, "decay per step of later errors in the advantage: 0 trusts the critic, "
                                                 "1 trusts the return")
-    critic_lambda: float = knob(1.0, 0.0, 1.0, "the same for the critic's targets; 1 regresses to the discounted return")
+    critic_lambda: float = knob(1.0, 0.0, 1.0, "the same for the critic's targets; 1 is the discounted return")
 
 
 def estimate(steps: Steps, knobs: Knobs) -> Estimate:

@@ -1,8 +1,9 @@
 """Critic-free baselines: an episode is compared with the other episodes of its task.
 
-The score S of an episode is the sum of its rewards and every step of it gets the same advantage. Episodes without a valid
-step (dropped, or never acted) are not members of the group. A group of one has nothing to compare with and keeps A = S.
-A group whose scores are all equal carries no signal and gets exactly 0: rounding is never divided by a vanishing std.
+The score S of an episode is the sum of its rewards and every step of it gets the same advantage. Episodes without a
+valid step (dropped, or never acted) are not members of the group. A group of one has nothing to compare with and keeps
+A = S. A group whose scores are all equal carries no signal and gets exactly 0: rounding is never divided by a vanishing
+std.
 """
 
 import chex
@@ -51,7 +52,7 @@ def estimate_dr_grpo(steps: Steps, knobs: Knobs) -> Estimate:
 def estimate_rloo(steps: Steps, knobs: Knobs) -> Estimate:
     """A_g = S_g − mean(S of the other members) = n / (n − 1) · (S_g − mean(S)).
 
-    Reference: Ahmadian et al. 2024, arXiv:2402.14740, eq. 8. Arguments and result as in `estimate_grpo`.
+    Reference: Ahmadian et al. 2024, arXiv:2402.14740. Arguments and result as in `estimate_grpo`.
     """
     del knobs
     scores, members = _scores(steps)

@@ -1,7 +1,9 @@
 """Estimators of KL(policy || reference) from one sampled token, as functions of Δ = log π − log π_ref.
 
 k1 and k3 are unbiased in value, k2 is not; only k2 has the gradient of the reverse KL on policy: the gradient of k1 has
-mean zero and that of k3 belongs to the forward KL. Elementwise. Reference: Schulman 2020, "Approximating KL Divergence".
+mean zero and that of k3 belongs to the forward KL. Elementwise.
+
+Reference: Schulman 2020, "Approximating KL Divergence", http://joschu.net/blog/kl-approx.html.
 """
 
 import jax.numpy as jnp

@@ -60,7 +60,7 @@ def policy_loss(logprobs: Array, old_logprobs: Array, advantages: Array, correct
       advantages: normalised; no gradient.
       correction: importance weight of learner over sampler (`correction.py`); no gradient.
 
-    References: Schulman et al. 2017, arXiv:1707.06347, eq. 7; Ye et al. 2020, arXiv:1912.09729, eq. 3 (dual clip);
+    References: Schulman et al. 2017, arXiv:1707.06347, eq. 7; Ye et al. 2020, arXiv:1912.09729 (dual clip);
     Yu et al. 2025 (DAPO), arXiv:2503.14476, section 3.1 (separate ends).
     """
     chex.assert_equal_shape([logprobs, old_logprobs, advantages, correction, weights, mask])

@@ -1,9 +1,9 @@
 """How per-token losses become one number: the weight of every token, so that the loss is always a plain sum.
 
-Each function takes action_ids i32[P, G, T] of the whole minibatch and returns weights f32[P, G, T], 0 where the id is -1.
-Weights are computed before the minibatch is cut into micro-batches, packed or spread over devices, and travel with their
-tokens; that is what makes the loss independent of the cut. Episodes, groups and actions without a counted token are not
-counted in any mean. To count only some action tokens (`Targets.value_mask`), pass -1 at the others.
+Each function takes action_ids i32[P, G, T] of the whole minibatch and returns weights f32[P, G, T], 0 where the id is
+-1. Weights are computed before the minibatch is cut into micro-batches, packed or spread over devices, and travel with
+their tokens; that is what makes the loss independent of the cut. Episodes, groups and actions without a counted token
+are not counted in any mean. To count only some action tokens (`Targets.value_mask`), pass -1 at the others.
 
 Names follow verl's `loss_agg_mode`. Notation: s = Σ L over the tokens of a unit, n = number of its tokens.
 """

@@ -1,8 +1,9 @@
 """Normalisation of advantages over the global batch: which tokens the moments are taken over.
 
-Each function takes (advantages f32[P, G, T], action_ids i32[P, G, T]) of the whole batch, after the view has spread the
-estimate over tokens, and returns the same shape with 0 off action tokens. Called on a part of the batch the moments would
-be those of the part. Unbiased variance; with fewer than two counted positions nothing is changed (`core.masking.whiten`).
+Each function takes (advantages f32[P, G, T], action_ids i32[P, G, T]) of the whole batch, after the view has spread
+the estimate over tokens, and returns the same shape with 0 off action tokens. Called on a part of the batch the moments
+would be those of the part. Unbiased variance; with fewer than two counted positions nothing is changed
+(`core.masking.whiten`).
 """
 
 from eau_jax.algorithms import action

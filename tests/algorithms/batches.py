@@ -1,4 +1,4 @@
-"""Random batches with everything that has gone wrong elsewhere in them, and the small means to run a pipeline on them."""
+"""Random batches that hold everything that goes wrong in such code, and the small means to run a pipeline on them."""
 
 import functools
 
@@ -15,9 +15,9 @@ SEEDS = range(8)
 def random_batch(seed: int, P: int = P, G: int = G, T: int = T, A: int = A) -> tuple[Trajectory, np.ndarray]:
     """(trajectory [P, G], values [P, G, T+1]).
 
-    Terminated and truncated episodes, in turn; one dropped episode; actions that follow each other without an observation;
-    tokens after the last action; slots without tokens in between and at the end, with rewards of their own; values on
-    observations and padding far from those on actions.
+    Terminated and truncated episodes, in turn; one dropped episode; actions that follow each other without an
+    observation; tokens after the last action; slots without tokens in between and at the end, with rewards of their own;
+    values on observations and padding far from those on actions.
     """
     rng = np.random.default_rng(seed)
     out = Trajectory(

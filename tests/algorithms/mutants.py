@@ -21,7 +21,7 @@ class Mutant(NamedTuple):
     rejected_by: tuple[Callable, ...]
 
 
-# --- estimators: one backward recursion with one fault each -----------------------------------------------------------
+# --- estimators: one backward recursion with one fault each ----------------------------------------------------------
 
 def _recursion(rewards, values, next_values, discounts, mask, lam):
     """Plain backward GAE, [G, K]."""
@@ -69,7 +69,7 @@ def one_lambda_for_both(steps: Steps, knobs: gae.Knobs) -> Estimate:
     return right_by_loop(steps, knobs.replace(critic_lambda=knobs.policy_lambda))
 
 
-# --- views -------------------------------------------------------------------------------------------------------------
+# --- views -----------------------------------------------------------------------------------------------------------
 
 def _view(to_steps: Callable, real: view.View = view.by_action) -> view.View:
     return real._replace(to_steps=functools.partial(to_steps, real))
@@ -138,7 +138,7 @@ def bootstrap_from_the_end_of_the_row(real, trajectory, values):
     return real.to_steps(trajectory.replace(length=jnp.full_like(trajectory.length, values.shape[1] - 1)), values)
 
 
-# --- normalisation and losses ------------------------------------------------------------------------------------------
+# --- normalisation and losses ----------------------------------------------------------------------------------------
 
 def whitened_over_padding(advantages, action_ids):
     counted = jnp.where(action_ids >= 0, advantages, 0.0)
@@ -198,7 +198,8 @@ MUTANTS = [
            (checks.only_truncated_episodes_are_bootstrapped, checks.observations_are_inert)),
     Mutant("discount_one_step_late", System(estimate=discount_one_step_late, views=(view.by_action,)),
            (checks.only_truncated_episodes_are_bootstrapped,)),
-    Mutant("one_lambda_for_both", System(estimate=one_lambda_for_both, views=(view.by_action,)), (checks.agrees_with_the_formula,)),
+    Mutant("one_lambda_for_both", System(estimate=one_lambda_for_both, views=(view.by_action,)),
+           (checks.agrees_with_the_formula,)),
     Mutant("unshifted_values", System(views=(_view(unshifted_values),)),
            (checks.credit_goes_to_the_token_that_earned_it, checks.agrees_with_the_formula)),
     Mutant("unshifted_values_of_one_view", System(views=(_view(unshifted_values, view.by_token), view.by_action)),
@@ -212,10 +213,12 @@ MUTANTS = [
            (checks.rewards_are_conserved, checks.a_terminal_reward_reaches_every_token_whole)),
     Mutant("reward_on_the_next_observation", System(views=(_view(reward_on_the_next_observation),)),
            (checks.rewards_are_conserved, checks.agrees_with_the_formula)),
-    Mutant("boundaries_from_rewards", System(views=(_view(boundaries_from_rewards),)), (checks.lambda_zero_is_the_one_step_error,)),
+    Mutant("boundaries_from_rewards", System(views=(_view(boundaries_from_rewards),)),
+           (checks.lambda_zero_is_the_one_step_error,)),
     Mutant("gaps_are_steps", System(views=(_view(gaps_are_steps),)),
            (checks.numbering_of_actions_is_inert,)),
-    Mutant("bootstrap_from_the_end_of_the_row", System(views=(_view(bootstrap_from_the_end_of_the_row),)), (checks.padding_is_inert,)),
+    Mutant("bootstrap_from_the_end_of_the_row", System(views=(_view(bootstrap_from_the_end_of_the_row),)),
+           (checks.padding_is_inert,)),
     Mutant("whitened_over_padding", System(over_actions=whitened_over_padding),
            (checks.whitening_ignores_padding, checks.whitened_actions_have_unit_moments)),
     Mutant("tokens_whitened_over_padding", System(over_tokens=whitened_over_padding),

@@ -62,7 +62,8 @@ def test_packed_rows_give_the_loss_of_the_padded_batch(mode):
         trajectory, trajectory.sampler_logprobs, values)
     weights = np.asarray(REDUCTIONS[mode](trajectory.action_ids))
     logprobs = np.random.default_rng(0).normal(size=weights.shape).astype(np.float32) - 2
-    arrays = [logprobs, targets.old_logprobs, targets.advantages, np.ones_like(logprobs), weights, trajectory.action_ids >= 0]
+    on = trajectory.action_ids >= 0
+    arrays = [logprobs, targets.old_logprobs, targets.advantages, np.ones_like(logprobs), weights, on]
     flat = [np.asarray(x).reshape(-1, T) for x in arrays]
     packing = batching.pack(trajectory.length.reshape(-1), width=2 * T)
     assert packing.rows < len(flat[0])
@@ -77,7 +78,8 @@ def test_packed_rows_give_the_loss_of_the_padded_batch(mode):
 def test_metrics_of_a_cut_minibatch_add_up():
     trajectory, _ = random_batch(2)
     rng, shape = np.random.default_rng(0), (6, T)
-    arrays = [rng.normal(size=shape).astype(np.float32) for _ in range(5)] + [(trajectory.action_ids >= 0).reshape(shape)]
+    arrays = [rng.normal(size=shape).astype(np.float32) for _ in range(5)]
+    arrays.append((trajectory.action_ids >= 0).reshape(shape))
     of = jax.jit(functools.partial(loss.policy_loss, knobs=loss.PolicyKnobs()))
     whole, parts = of(*arrays)[1], [of(*(x[rows] for x in arrays))[1] for rows in (slice(0, 1), slice(1, 6))]
     for name, metric in whole.items():
@@ -86,8 +88,8 @@ def test_metrics_of_a_cut_minibatch_add_up():
 
 def test_targets_and_metrics_of_a_batch():
     trajectory, values = random_batch(3)
-    of = jax.jit(functools.partial(estimate.targets, advantage=gae.gae, view=view.by_action, normalise=whiten.over_actions,
-                                   knobs=knobs()))
+    of = jax.jit(functools.partial(estimate.targets, advantage=gae.gae, view=view.by_action,
+                                   normalise=whiten.over_actions, knobs=knobs()))
     targets, metrics = of(trajectory, trajectory.sampler_logprobs, values)
     advantages, value_targets, mask = run(gae.estimate, view.by_action, (trajectory, values))
     on = trajectory.action_ids >= 0

@@ -19,11 +19,11 @@ from eau_jax.core import knobs as knob
 from eau_jax.core.types import Estimate, Steps
 
 G, K, EXTRA = 5, 6, 3
-MODULES = [importlib.import_module(f"eau_jax.algorithms.{m.name}") for m in pkgutil.iter_modules(eau_jax.algorithms.__path__)]
-ADVANTAGES = {value.name: value for module in MODULES for value in vars(module).values() if isinstance(value, Advantage)}
-VIEWS = {value.name: value for module in MODULES for value in vars(module).values() if isinstance(value, View)}
-KNOBS = {value for module in MODULES for value in vars(module).values()
-         if isinstance(value, type) and dataclasses.is_dataclass(value)
+NAMES = [module.name for module in pkgutil.iter_modules(eau_jax.algorithms.__path__)]
+FOUND = [value for name in NAMES for value in vars(importlib.import_module(f"eau_jax.algorithms.{name}")).values()]
+ADVANTAGES = {value.name: value for value in FOUND if isinstance(value, Advantage)}
+VIEWS = {value.name: value for value in FOUND if isinstance(value, View)}
+KNOBS = {value for value in FOUND if isinstance(value, type) and dataclasses.is_dataclass(value)
          and any("knob" in field.metadata for field in dataclasses.fields(value))}
 
 
@@ -141,7 +141,7 @@ def test_one_trace_across_knob_patches(part):
     assert len(traces) == 1
 
 
-# --- every knob moves something ----------------------------------------------------------------------------------------
+# --- every knob moves something --------------------------------------------------------------------------------------
 
 def _losses():
     """Knob dataclass -> a function of knobs whose result is compared."""
@@ -153,8 +153,8 @@ def _losses():
     return {
         gae.Knobs: lambda k: gae.estimate(steps, k),
         loss.PolicyKnobs: lambda k: loss.policy_loss(**apart, weights=weights, knobs=k)[0],
-        loss.ValueKnobs: lambda k: loss.value_loss(inputs["advantages"], inputs["old_logprobs"], inputs["logprobs"], weights,
-                                                   mask, k)[0],
+        loss.ValueKnobs: lambda k: loss.value_loss(inputs["advantages"], inputs["old_logprobs"], inputs["logprobs"],
+                                                   weights, mask, k)[0],
         loss.EntropyKnobs: lambda k: loss.entropy_loss(inputs["old_logprobs"], weights, mask, k)[0],
         loss.KlKnobs: lambda k: loss.kl_loss(inputs["logprobs"], inputs["old_logprobs"], weights, mask, kl.k3, k)[0],
         correction.Knobs: lambda k: correction.weigh_truncated(apart["logprobs"], inputs["old_logprobs"], mask, k)[0],
@@ -180,7 +180,7 @@ def test_every_knob_moves_something():
         assert dead_knobs(cls, of) == []
 
 
-# --- the contracts bite -------------------------------------------------------------------------------------------------
+# --- the contracts bite ----------------------------------------------------------------------------------------------
 
 def _population_std(steps, knobs):
     real = group.estimate_grpo(steps, knobs)

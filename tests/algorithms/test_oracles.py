@@ -1,4 +1,4 @@
-"""Hand-computed cases of published recursions and losses. A number in a table comes from a formula, never from our code."""
+"""Hand-computed cases of published recursions and losses: the numbers come from the formulas, not from our code."""
 
 import functools
 import math
@@ -38,7 +38,7 @@ def knobs(gamma, lam) -> gae.Knobs:
     return gae.Knobs(gamma=np.float32(gamma), policy_lambda=np.float32(lam), critic_lambda=np.float32(lam))
 
 
-# --- actions ----------------------------------------------------------------------------------------------------------
+# --- actions ---------------------------------------------------------------------------------------------------------
 
 def test_boundaries_of_actions():
     """A gap in the numbering, two actions without an observation between them, one action with forced tokens inside."""
@@ -51,7 +51,7 @@ def test_boundaries_of_actions():
     assert not action.lengths(ids)[1].any() and (action.ranks(ids)[1] == -1).all()
 
 
-# --- advantages --------------------------------------------------------------------------------------------------------
+# --- advantages ------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("rewards, values, mask, gamma, lam, advantages", [
     ([0, 0, 1, 0], [0] * 4, [1, 1, 1, 0], 1, .5, [.25, .5, 1, 0]),
@@ -70,15 +70,13 @@ def test_gae_of_bare_steps(rewards, values, mask, gamma, lam, advantages):
 
 @pytest.mark.parametrize("lam, advantages", [(.5, [2, 2, 2, 2]), (0, [1, 1, 2, 2])])
 def test_turn_gae(lam, advantages):
-    got, _, _ = run(gae.estimate, view.by_action, (single([0, 0, 1, 1], [1, 2], ended=True), np.zeros((1, 1, 5), np.float32)),
-                    gamma=1, policy_lambda=lam)
-    same(got[0, 0], advantages)
+    batch = single([0, 0, 1, 1], [1, 2], ended=True), np.zeros((1, 1, 5), np.float32)
+    same(run(gae.estimate, view.by_action, batch, gamma=1, policy_lambda=lam)[0][0, 0], advantages)
 
 
 def test_turn_gae_of_a_truncated_episode_with_a_gap_in_the_numbering():
-    values = np.array([1, 5, 9, 2, 8, 8], np.float32)[None, None]
-    advantages, targets, mask = run(gae.estimate, view.by_action, (single([0, 0, -1, 2, 2], [3, 0, 4], ended=False), values),
-                                    gamma=.5, policy_lambda=.25, critic_lambda=.25)
+    batch = single([0, 0, -1, 2, 2], [3, 0, 4], ended=False), np.array([1, 5, 9, 2, 8, 8], np.float32)[None, None]
+    advantages, targets, mask = run(gae.estimate, view.by_action, batch, gamma=.5, policy_lambda=.25, critic_lambda=.25)
     same(advantages[0, 0], [3.75, 3.75, 0, 6, 6])
     same(targets[0, 0], [4.75, 4.75, 9, 8, 8])
     assert mask[0, 0].tolist() == [True, True, False, True, True]
@@ -90,7 +88,8 @@ def test_turn_gae_of_a_truncated_episode_with_a_gap_in_the_numbering():
     (.9, .5, [.18205, .249, 0, 0, .22, .4], [.475, .475, 0, 0, .5, .5], [.42, .42, 0, 0, .4, .4]),
 ])
 def test_three_views_of_one_row(gamma, lam, by_token, by_action, by_action_end):
-    batch = single([0, 0, -1, -1, 1, 1], [0, 1], ended=True), np.array([.2, .3, .9, -.4, .5, .6, NAN], np.float32)[None, None]
+    values = np.array([.2, .3, .9, -.4, .5, .6, NAN], np.float32)[None, None]
+    batch = single([0, 0, -1, -1, 1, 1], [0, 1], ended=True), values
     for seen, expected in ((view.by_token, by_token), (view.by_action, by_action), (view.by_action_end, by_action_end)):
         same(run(gae.estimate, seen, batch, gamma=gamma, policy_lambda=lam)[0][0, 0], expected)
 
@@ -163,13 +162,14 @@ def test_equal_scores_that_differ_by_rounding_carry_no_signal():
         assert not np.asarray(compiled(advantage.estimate)(batch, advantage.knobs).advantages).any()
 
 
-# --- normalisation -----------------------------------------------------------------------------------------------------
+# --- normalisation ---------------------------------------------------------------------------------------------------
 
 def test_whitening():
     ids = np.arange(4, dtype=np.int32)[None, None]
     for normalise in (whiten.over_actions, whiten.over_tokens):
         same(normalise(np.array([[[1, 2, 3, 4]]], np.float32), ids)[0, 0], [-1.161895, -.387298, .387298, 1.161895])
-    white = whiten.over_tokens(np.array([[[-2.6, -3.7, -4.8, -5.9, -8]]], np.float32), np.array([[[0, 0, 0, 1, 1]]], np.int32))
+    advantages = np.array([[[-2.6, -3.7, -4.8, -5.9, -8]]], np.float32)
+    white = whiten.over_tokens(advantages, np.array([[[0, 0, 0, 1, 1]]], np.int32))
     same(white[0, 0], [1.154033, .625101, .096169, -.432762, -1.442541])
 
 
@@ -202,7 +202,7 @@ def test_explained_variance(targets, values, expected):
     same(got.result(), expected)
 
 
-# --- losses ------------------------------------------------------------------------------------------------------------
+# --- losses ----------------------------------------------------------------------------------------------------------
 
 one = functools.partial(np.full, (1,), dtype=np.float32)
 valid = np.ones(1, bool)
@@ -286,11 +286,12 @@ def test_adapted_kl_coefficient(now, expected):
 
 def test_entropy_loss():
     entropy, mask = np.array([2, 4, NAN], np.float32), np.array([1, 1, 0], bool)
-    got, metrics = loss.entropy_loss(entropy, np.array([.5, .25, NAN], np.float32), mask, loss.EntropyKnobs(coef=np.float32(.1)))
+    weights = np.array([.5, .25, NAN], np.float32)
+    got, metrics = loss.entropy_loss(entropy, weights, mask, loss.EntropyKnobs(coef=np.float32(.1)))
     same([got, metrics["entropy"].result()], [-.2, 3])
 
 
-# --- reductions --------------------------------------------------------------------------------------------------------
+# --- reductions ------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("mode, expected", [
     ("token_mean", 2.5), ("sequence_mean_token_sum", 5.0), ("sequence_mean_token_mean", 3.0),
@@ -300,7 +301,8 @@ def test_entropy_loss():
 def test_reduction(mode, expected):
     ids = np.array([[[0, 0, 1], [0, -1, -1], [-1, -1, -1]]], np.int32)
     per_token = np.array([[[1, 2, 3], [4, NAN, NAN], [9, 9, 9]]], np.float32)
-    modes = REDUCTIONS | {"sequence_mean_token_sum_norm": functools.partial(reduction.sequence_mean_token_sum_norm, constant=3)}
+    normed = functools.partial(reduction.sequence_mean_token_sum_norm, constant=3)
+    modes = REDUCTIONS | {"sequence_mean_token_sum_norm": normed}
     weights = np.asarray(compiled(modes[mode])(ids))
     same(np.where(ids >= 0, per_token * weights, 0).sum(), expected)
     assert not weights[ids < 0].any()
@@ -332,7 +334,7 @@ def test_a_normalising_constant_must_be_positive():
         reduction.sequence_mean_token_sum_norm(np.zeros((1, 1, 2), np.int32), constant=0)
 
 
-# --- correction --------------------------------------------------------------------------------------------------------
+# --- correction ------------------------------------------------------------------------------------------------------
 
 def test_truncated_importance_weights():
     ratios = np.array([[[1.11, .22, 2.23, 5e-5, 1.35, NAN]]], np.float32)

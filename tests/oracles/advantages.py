@@ -1,8 +1,11 @@
 """Advantages of one episode in plain Python, from the published formulas: slow and obvious.
 
-An episode is action_ids [T], rewards [A], ended (the task ended) and values [T+1]. The advantage of step k is the explicit
-sum  A_k = sum over l >= k of (gamma lambda)^(l-k) delta_l  with  delta_l = r_l + gamma V_{l+1} - V_l,  the value after the
-last step being 0 if the task ended and the value after the last token if it was cut.
+An episode is action_ids [T], rewards [A], ended (the task ended) and values [T+1]. The advantage of step k is the
+explicit sum
+
+    A_k = sum over l >= k of (gamma lambda)^(l-k) delta_l    with    delta_l = r_l + gamma V_{l+1} - V_l,
+
+the value after the last step being 0 if the task ended and the value after the last token if it was cut.
 """
 
 import numpy as np
