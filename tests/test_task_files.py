@@ -1,0 +1,111 @@
+"""Task files: what upstream ships is read, and a corrupt file says where it is corrupt."""
+
+import builtins
+import json
+
+import pytest
+
+from eau_jax.envs import function_tasks, intention_tasks
+from eau_jax.envs.file import TaskFileError
+
+GOOD = {"id": "f-1", "rule": "a + b + c + d", "test_case": [1, 2, 3, 4], "expected_result": 10.0}
+DETAIL = {"description": "Type", "importance": "2", "inquiry": "Which type?", "options": ["x", "y"]}
+INTENT = {"id": "i-1", "category": "c", "task": "Do it.", "missing_details": [DETAIL]}
+
+
+def write(tmp_path, text, name="tasks.json"):
+    path = tmp_path / name
+    path.write_text(text if isinstance(text, str) else json.dumps(text, indent=1))
+    return path
+
+
+def test_lists_and_lines_are_read(tmp_path):
+    records = [GOOD, GOOD | {"id": "f-2"}]
+    listed = function_tasks.load(write(tmp_path, records))
+    lines = function_tasks.load(write(tmp_path, "\n".join(map(json.dumps, records)), "tasks.jsonl"))
+    assert listed == lines and [task.id for task in listed] == ["f-1", "f-2"] and dict(listed[0].data) == GOOD
+
+
+@pytest.mark.parametrize("field, value, said", [
+    ("id", None, "field id: expected a non-empty string, found nothing"),
+    ("rule", 3, "field rule: expected a non-empty string, found 3"),
+    ("rule", "a + b", "field rule: expected each of a, b, c, d once"),
+    ("rule", "a + b + c + import", "field rule: expected an expression"),
+    ("test_case", [1, 2, 3], r"field test_case: expected a list of 4 numbers, found \[1, 2, 3\]"),
+    ("test_case", [1, 2, 3, "4"], "field test_case: expected a list of 4 numbers"),
+    ("expected_result", "ten", "field expected_result: expected a number, found 'ten'"),
+    ("expected_result", float("nan"), "field expected_result: expected a number"),
+])
+def test_a_bad_function_record_names_line_field_expected_and_found(tmp_path, field, value, said):
+    path = write(tmp_path, "[\n" + json.dumps(GOOD) + ",\n" + json.dumps(GOOD | {"id": "f-2"} | {field: value}) + "\n]")
+    with pytest.raises(TaskFileError, match=rf"tasks\.json, line 3, {said}"):
+        function_tasks.load(path)
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"task": " "}, "field task: expected a non-empty string, found ' '"),
+    ({"missing_details": {}}, "field missing_details: expected a list of 1 to 16 details"),
+    ({"missing_details": [DETAIL] * 17}, "found 17 of them"),
+    ({"missing_details": ["x"]}, r"field missing_details\[0\]: expected an object, found 'x'"),
+    ({"missing_details": [DETAIL, DETAIL | {"importance": 0}]}, r"field missing_details\[1\].importance: expected '1', '2' or '3', found 0"),
+    ({"missing_details": [DETAIL | {"options": []}]}, r"field missing_details\[0\].options: expected a list of one or more strings"),
+    ({"missing_details": [DETAIL | {"description": None}]}, r"field missing_details\[0\].description: expected"),
+])
+def test_a_bad_intention_record_names_line_field_expected_and_found(tmp_path, change, said):
+    with pytest.raises(TaskFileError, match=f"line 1, .*{said}"):
+        intention_tasks.load(write(tmp_path, json.dumps([INTENT | change])))
+
+
+@pytest.mark.parametrize("text, said", [
+    ("", "expected at least one task"), ("[]", "expected at least one task"), ("[\n", "line 2: expected ']'"),
+    ('[{"id": "f-1",\n "rule": oops}]', "line 2: not JSON"), ("[1]", "field record: expected an object, found 1"),
+    (json.dumps([GOOD]).rstrip("]"), "expected ']'"), ("not json", "line 1: not JSON"), ("[" * 100_000, "not JSON|expected"),
+    (json.dumps([GOOD, GOOD]), "field id: expected a new id, found 'f-1' again"),
+])
+def test_a_file_that_is_not_a_list_of_tasks(tmp_path, text, said):
+    with pytest.raises(TaskFileError, match=said):
+        function_tasks.load(write(tmp_path, text))
+
+
+def test_bytes_that_are_not_text_and_missing_files(tmp_path):
+    (tmp_path / "bad.json").write_bytes(b'[{"id": "\xff"}]')
+    with pytest.raises(TaskFileError, match="bad.json, byte 9: expected UTF-8"):
+        function_tasks.load(tmp_path / "bad.json")
+    with pytest.raises(TaskFileError, match="no such file"):
+        function_tasks.load(tmp_path / "none.json")
+
+
+def test_bad_parquet_files(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    def parquet(rows):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+        return tmp_path / "t.parquet"
+
+    path = parquet([{"reward_model": {"id": "f-1"}}, {"reward_model": {"id": "f-9"}}])
+    with pytest.raises(TaskFileError, match="expected the records in .*functions.json, found no such file"):
+        function_tasks.load(path)
+    write(tmp_path, [GOOD], "functions.json")
+    with pytest.raises(TaskFileError, match="t.parquet, row 1, field reward_model.id: expected an id .* found 'f-9'"):
+        function_tasks.load(path)
+    assert [task.id for task in function_tasks.load(parquet([{"reward_model": {"id": "f-1"}}]))] == ["f-1"]
+    with pytest.raises(TaskFileError, match="row 0, field reward_model.id"):
+        function_tasks.load(parquet([{"prompt": "x"}]))
+    path.write_bytes(b"PAR1 nonsense")
+    with pytest.raises(TaskFileError, match="expected a parquet file"):
+        function_tasks.load(path)
+
+
+def test_without_pyarrow_the_message_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "t.parquet").write_bytes(b"x")
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"pip install 'eau-jax\[data\]'"):
+        function_tasks.load(tmp_path / "t.parquet")
