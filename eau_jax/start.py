@@ -4,7 +4,6 @@ Each is a Hugging Face folder in the end: config, weights, tokenizer. A folder i
 renamed when it is complete, so a killed run leaves none that is half written.
 """
 
-import asyncio
 import dataclasses
 import os
 import shutil
@@ -15,29 +14,29 @@ from typing import Any, Callable
 import jax
 import numpy as np
 
-from eau_jax.config import Config, ConfigError
-from eau_jax.core.part import Env
+from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.core.types import Episode, Task
 from eau_jax.models import gguf, hf, transformer
 from eau_jax.models.config import ModelConfig
 from eau_jax.rollout import template, tokenizer
-from eau_jax.rollout.agent import Agent, demonstrator
-from eau_jax.rollout.collect import collect
+from eau_jax.rollout.agent import demonstrator
+from eau_jax.rollout.collect import collect, run
 from eau_jax.rollout.episode import Budgets, Pinned
-from eau_jax.rollout.simulator import Simulator, simulator
+from eau_jax.rollout.simulator import simulator
+from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
 
 TOKENIZER_EPISODES = 256   # conversations that a new tokenizer learns its pairs from
 
 
-def folder_of(config: Config, run: Path) -> Path:
+def folder_of(config: Config, home: Path) -> Path:
     """The folder of the starting model; it is made first where the config says so.
 
     Raises:
       ConfigError: when the config names a folder that is not there.
     """
     if config.model.make is not None:
-        return whole(run / "model", lambda folder: config.model.make(config, folder))
+        return whole(home / "model", lambda folder: config.model.make(config, folder))
     folder = Path(config.model.folder)
     if not config.model.folder or not folder.is_dir():
         raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "
@@ -90,11 +89,8 @@ def smollm2(config: Config, folder: Path) -> None:
 def demonstrations(config: Config, tasks: tuple[Task, ...], chat: template.Chat, *, max_tokens: int,
                    max_new_tokens: int) -> list[Episode]:
     """One scripted episode of each task: the expert plays `sft.expert_share` of them, the novice the rest."""
-    from eau_jax import config as configs
-    from eau_jax.users.rules import compile_rules
-
     world = simulator(config.env, symbolic, tasks)
-    pinned = Pinned(configs.knob_tree(config) | {"user": symbolic.knobs},
+    pinned = Pinned(knob_tree(config) | {"user": symbolic.knobs},
                     compile_rules(config.env.rules, config.env.features), generation=0)
     budgets = Budgets(max_tokens=max_tokens, max_new_tokens=max_new_tokens)
     expert = np.random.default_rng((config.seed, 7)).random(len(tasks)) < config.sft.expert_share
@@ -102,7 +98,7 @@ def demonstrations(config: Config, tasks: tuple[Task, ...], chat: template.Chat,
     def play(speech: Callable, indices: list[int]) -> list[Episode]:
         if not indices:
             return []
-        groups, _ = asyncio.run(collect(world, demonstrator(speech, chat), chat, pinned, budgets, indices=indices,
+        groups, _ = run(collect(world, demonstrator(speech, chat), chat, pinned, budgets, indices=indices,
                                         group_size=1, run_seed=config.seed, step=0, retries=0))
         return [episode for group in groups for episode in group]
 

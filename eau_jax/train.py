@@ -6,7 +6,6 @@ Everything random is a function of the seed and the update's number, so a run th
 ends with the same bits as one that was not. Times are kept apart from metrics for that reason.
 """
 
-import asyncio
 import json
 import sys
 import threading
@@ -22,7 +21,7 @@ from eau_jax.assemble import Parts, assemble, draw, traces
 from eau_jax.config import Config, ConfigError
 from eau_jax.core import batching
 from eau_jax.core.records import RunFolder, plain, read_lines
-from eau_jax.core.types import Mean
+from eau_jax.core.types import Episode
 from eau_jax.eval.held_out import evaluate, sealed_file
 from eau_jax.folder import begin, rewind
 from eau_jax.imitate import imitate
@@ -34,7 +33,7 @@ from eau_jax.learner.state import abstract_state, init
 from eau_jax.learner.update import update
 from eau_jax.progress import Watch
 from eau_jax.rollout.agent import policy
-from eau_jax.rollout.collect import Groups, collect, to_record
+from eau_jax.rollout.collect import Groups, collect, run, to_record
 
 STOPPED = 143                # exit status after SIGTERM, as a shell counts it
 EVALUATION_SEED = 1_000_003  # evaluations draw from seeds of their own, the same for every policy
@@ -56,11 +55,10 @@ def train(config: Config, source: str, *, resume: bool) -> None:
     Raises:
       ValueError: for what cannot be run; RunFolderError: for a folder in use, or one that already holds a run.
     """
-    run = Path(config.root) / config.name
-    with RunFolder(run) as folder, Watch() as watch:
+    with RunFolder(Path(config.root) / config.name) as folder, Watch() as watch:
         begin(folder, config, source, resume)
         parts, weights = prepare(config, folder, watch)
-        store = Checkpoints(run / "checkpoints", keep=config.checkpoint.keep)
+        store = Checkpoints(folder.path / "checkpoints", keep=config.checkpoint.keep)
         try:
             state, generation, recent = restore(parts, weights, store, folder, watch)
             while True:
@@ -127,7 +125,7 @@ def restore(parts: Parts, weights: Any, store: Checkpoints, folder: RunFolder,
 def swapped(config: Config, generation: Generation, folder: RunFolder, step: int) -> Generation:
     """The generation that holds in update `step`, after the changes that are scheduled for it."""
     for swap in config.swaps:
-        if swap.step == step and generation.step < step:
+        if swap.step == step:
             generation = generation.swapped(step, swap.knobs, swap.rules, config.env)
             generation.write(folder)
     return generation
@@ -150,9 +148,9 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
         return await collect(parts.train, policy(parts.engine), parts.chat, generation.pinned(config.env), parts.budgets,
                              indices=draw(config, len(parts.train.tasks), step), group_size=config.rollout.group,
                              run_seed=config.seed, step=step, retries=config.rollout.infra_retries,
-                             progress=lambda done, total: watch.at("episodes", done, total))
+                             concurrency=config.rollout.slots, progress=lambda done, total: watch.at("episodes", done, total))
 
-    groups, statistics = asyncio.run(roll_out())
+    groups, statistics = run(roll_out())
     clock.append(time.perf_counter())
     kept = [group if keep else [] for group, keep in zip(groups, config.algorithm.keep_groups(groups), strict=True)]
     trajectory = batching.to_trajectory(kept, parts.learner.tokens, parts.learner.actions)
@@ -161,11 +159,17 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
     state, learned = update(parts.learner, state, trajectory, annotation, knobs["rl"], config.seed)
     clock.append(time.perf_counter())
     folder.write(f"episodes/{step}.jsonl", "".join(
-        json.dumps(to_record(episode)) + "\n" for group in groups for episode in group))
+        json.dumps(plain(_readable(config, episode))) + "\n" for group in groups for episode in group))
     metrics = statistics | {f"learn/{name}": mean.result() for name, mean in sorted((known | learned).items())}
     seconds = dict(zip(("rollout_s", "annotate_s", "update_s"), np.diff(clock).tolist(), strict=True))
     tokens = int(trajectory.length.sum())
     return state, metrics, seconds | {"tokens_per_s": tokens / (clock[-1] - clock[0])}
+
+
+def _readable(config: Config, episode: Episode) -> dict[str, Any]:
+    """The record of an episode with what the agent was told first."""
+    system, opening = config.env.prompt(episode.task)
+    return {"system": system, "opening": opening} | to_record(episode)
 
 
 def report(parts: Parts, folder: RunFolder, generation: Generation, metrics: dict[str, float], seconds: dict[str, float],
@@ -184,8 +188,7 @@ def hold_out(parts: Parts, state: LearnerState, generation: Generation, watch: W
     """Evaluates on the held-out tasks where it is due at this state and not yet recorded."""
     config, step = parts.config, int(state.step)
     due = step in (0, config.learn.steps) or (config.eval.every and step % config.eval.every == 0)
-    run = Path(config.root) / config.name
-    file = sealed_file(run)
+    file = sealed_file(Path(config.root) / config.name)
     if not due or (file.exists() and any(line["step"] == step for line in read_lines(file))):
         return
 
@@ -196,7 +199,7 @@ def hold_out(parts: Parts, state: LearnerState, generation: Generation, watch: W
                               retries=config.rollout.infra_retries,
                               progress=lambda done, total: watch.at("held-out episodes", done, total))
 
-    result, _ = asyncio.run(play())
+    result, _ = run(play())
     phase = "start" if step == 0 else "final" if step == config.learn.steps else "train"
     with RunFolder(file.parent) as sealed:
         sealed.append(file.name, {"step": step, "phase": "cold_start" if step == 0 and config.sft.steps else phase} | result)

@@ -19,6 +19,7 @@ from eau_jax.learner import checkpoint
 from eau_jax.models import hf
 from eau_jax.progress import Watch
 from eau_jax.rollout.agent import policy
+from eau_jax.rollout.collect import run as complete
 from eau_jax.rollout.template import visible
 from eau_jax.samplers.types import TokenRequest
 from eau_jax.train import EVALUATION_SEED
@@ -59,7 +60,7 @@ def evaluate(run: str, which: str, samples: int, temperature: float) -> None:
                 samples=samples, seed=parts.config.seed + EVALUATION_SEED, retries=parts.config.rollout.infra_retries,
                 progress=lambda done, total: watch.at("held-out episodes", done, total))
 
-        result, _ = asyncio.run(play())
+        result, _ = complete(play())
         table = Table(title=f"{run}, {which} (update {step}), temperature {temperature:g}, {samples} per task")
         for name in result:
             table.add_column(name, justify="right")

@@ -1,0 +1,96 @@
+"""Configs: overrides, refusals, and a file in the run folder that gives the same run."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from eau_jax.algorithms import group
+from eau_jax.cli import main, parse_overrides
+from eau_jax.config import Algorithm, ConfigError, Learn, changed, describe, load_config, replace, runnable
+from eau_jax.learner.critic import no_critic
+from tiny_config import config as tiny
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = str(ROOT / "tests" / "tiny_config.py")
+
+
+def refused(capsys, *arguments):
+    """The message with which the command line refuses these arguments."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", TINY, *arguments])
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    return " ".join((captured.out + captured.err).replace("│", " ").split())
+
+
+def test_overrides_reach_config_and_knobs():
+    config, launch = parse_overrides(tiny(), ["--learn.steps", "7", "--knob.rl.policy-loss.clip-low", "0.1", "--resume"], "x")
+    assert config.learn.steps == 7 and launch.resume
+    assert config.knobs == {**tiny().knobs, "rl.policy_loss.clip_low": 0.1}
+    assert changed(tiny(), config) == {"learn.steps": 7, "knobs": config.knobs}
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--learn.stepz", "3"], ["--learn.stepz", "Perhaps you meant", "--learn.steps"]),
+    (["--knob.rl.policy-loss.clip-lo", "0.1"], ["Perhaps you meant", "clip-low"]),
+    (["--learn.steps", "many"], ["--learn.steps", "many"]),
+    (["--learn.steps", "0"], ["learn.steps = 0", "allowed: 1 or more"]),
+    (["--knob.rl.policy-loss.clip-low", "7"], ["rl.policy_loss.clip_low", "7", "allowed: 0 to"]),
+    (["--model.param-dtype", "float16"], ["float16", "float32", "bfloat16"]),
+    (["--rollout.top-p", "0"], ["rollout.top_p", "above 0"]),
+    (["--learn.minibatches", "3"], ["learn.minibatches", "divisor"]),
+    (["--model.folder", "x"], ["model.folder = 'x' would do nothing", "made by model.make"]),
+    (["--name", "a/b"], ["name = 'a/b'"]),
+])
+def test_a_bad_override_is_refused_and_explained(capsys, arguments, words):
+    message = refused(capsys, *arguments)
+    assert all(word in message for word in words), message
+
+
+def test_help_lists_settings_and_knobs_with_defaults(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", TINY, "--help"])
+    assert stopped.value.code == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for words in ("--learn.steps INT updates: one batch of conversations each (default: 4)", "--knob.env.max-turns INT",
+                  "--knob.rl.policy-loss.clip-low FLOAT", "--dry-run"):
+        assert words in text, words
+
+
+@pytest.mark.parametrize("arguments, word", [
+    (["trian", TINY], "did you mean 'train'"), (["train", "no/such.py"], "no config file"),
+    (["eval", "no/such/run"], "is no run folder"), (["report", "no/such/run"], "no/such/run"),
+])
+def test_bad_commands(capsys, arguments, word):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert word in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_settings_without_effect_are_refused():
+    critic_free = Algorithm(advantage=group.grpo, critic=no_critic)
+    with pytest.raises(ConfigError, match="learn.critic_warmup = 3 would do nothing, because grpo has no critic"):
+        dataclasses.replace(tiny(), algorithm=critic_free, learn=Learn(minibatches=1, critic_warmup=3))
+    with pytest.raises(ConfigError, match="sft.batch"):
+        replace(tiny(), {"sft.steps": 0, "sft.episodes": 512, "sft.batch": 4})
+    with pytest.raises(ConfigError, match="tasks.train"):
+        replace(tiny(), {"tasks.train_file": "x.json"})
+
+
+def test_the_file_in_the_run_folder_gives_the_same_config(tmp_path):
+    changes = {"seed": 5, "learn.steps": 9, "knobs": {"env.max_turns": 4}, "name": "it's \"quoted\""}
+    file = tmp_path / "config.py"
+    file.write_text(runnable(TINY, changes))
+    again = load_config(str(tmp_path))
+    assert describe(again) == describe(replace(tiny(), changes))
+    file.write_text(runnable(str(tmp_path), {"seed": 6}))   # and once more, on top of that
+    assert describe(load_config(str(file))) == describe(replace(tiny(), {**changes, "seed": 6}))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.py")), ids=lambda file: file.stem)
+def test_shipped_configs_say_what_they_are(file):
+    text = file.read_text()
+    assert all(word in text.split('"""')[1] for word in ("Reproduces", "Hardware", "Time", "Expected", "Command"))
+    assert load_config(str(file)).name
