@@ -2,8 +2,8 @@
 
     python scripts/bench_env.py [--batch 16384] [--repeats 15]
 
-Each environment plays BATCH episodes at once under jit(vmap): random acts from a fixed pool, the default rules, and a new
-task wherever an episode has ended. The figure is the median over repeats of one compiled call of STEPS steps.
+Each environment plays BATCH episodes at once under jit(vmap): random acts from a fixed pool, the default rules, and a
+new task wherever an episode has ended. The figure is the median over repeats of one compiled call of STEPS steps.
 
 The floor is memory traffic: bytes of state (read and written), act, table row and result of one step, divided by the
 bandwidth of a large copy measured in the same process. The share says how much of that bound is reached; the rest is
@@ -97,12 +97,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15, help="timed calls of %d steps" % STEPS)
     chosen = parser.parse_args()
     speed, failed = bandwidth(chosen.repeats), False
-    print(f"{jax.devices()[0].platform}, {jax.device_count()} device(s); copy {speed / 1e9:.1f} GB/s; batch {chosen.batch}")
+    print(f"{jax.devices()[0].platform}, {jax.device_count()} device(s); copy {speed / 1e9:.1f} GB/s; "
+          f"batch {chosen.batch}")
     for env, generator in ((function, function_tasks), (intention, intention_tasks)):
         median, best, touched, ended = measure(env, generator.generate("train", TASKS, 0), chosen.batch, chosen.repeats)
         floor = speed / touched
         print(f"{env.name:10s} {median / 1e6:6.2f} M steps/s (best {best / 1e6:.2f}); {touched} bytes a step, "
-              f"floor {floor / 1e6:.1f} M steps/s, {100 * median / floor:.1f} % reached; {100 * ended:.0f} % of steps end")
+              f"floor {floor / 1e6:.1f} M steps/s, {100 * median / floor:.1f} % reached; "
+              f"{100 * ended:.0f} % of steps end")
         failed |= median < REQUIRED
     if failed:
         raise SystemExit(f"below the required {REQUIRED / 1e6:g} M steps/s")

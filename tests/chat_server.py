@@ -3,9 +3,9 @@
     with chat_server("normal") as server:
         client = ChatClient(server.base_url, "test-model", ...)
 
-Modes: "normal" echoes the draft it is asked to reword; "limited" answers 429 twice, then as normal; "broken" always 500;
-"refusing" always 400; "hang" never answers; "trickle" sends a byte now and then and never ends; "garbage" sends what is not
-JSON; "odd" sends JSON that is no completion; "empty" an empty reply; "leak" says `server.secret`.
+Modes: "normal" echoes the draft it is asked to reword; "limited" answers 429 twice, then as normal; "broken" always
+500; "refusing" always 400; "hang" never answers; "trickle" sends a byte now and then and never ends; "garbage" sends
+what is not JSON; "odd" sends JSON that is no completion; "empty" an empty reply; "leak" says `server.secret`.
 """
 
 import contextlib
@@ -88,12 +88,15 @@ def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s
                     mode, asked.rsplit(MARK, 1)[-1])
                 self.send(200, json.dumps({
                     "id": "1", "object": "chat.completion", "created": 0, "model": body["model"],
-                    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}]}))
+                    "choices": [{"index": 0, "finish_reason": "stop",
+                                 "message": {"role": "assistant", "content": text}}]}))
 
         def send(self, status, text, headers={}):
             data = text.encode()
             self.send_response(status)
-            for name, value in {"content-type": "application/json", "content-length": str(len(data)), **headers}.items():
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)

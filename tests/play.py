@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eau_jax.core.part import Act, Kind
-from eau_jax.envs import function_tasks, function_text, intention_tasks, intention_text, message
+from eau_jax.envs import function_tasks, function_text, intention_tasks, intention_text
 from eau_jax.envs.function import function
 from eau_jax.envs.intention import intention
 from eau_jax.users.rules import compile_rules
@@ -60,7 +60,8 @@ def play(env, task, agent: Callable, knobs=None, rules: str | None = None, seed:
     while not state.done:
         text = agent(task, state, rng)
         act = env.parse(task, text, state)
-        state, step, _, _ = jax.device_get(_COMPILED[env.name](table, knobs, compiled, state, act, jax.random.key(seed)))
+        moved = _COMPILED[env.name](table, knobs, compiled, state, act, jax.random.key(seed))
+        state, step, _, _ = jax.device_get(moved)
         lines.append(Line(text, act, env.render(task, act, step, seed + len(lines)), float(step.reward), int(step.stop),
                           bool(step.success), int(step.disclosed)))
         assert len(lines) <= 64, "the episode does not end"
@@ -99,5 +100,3 @@ def built_in(name: str, count: int = 8):
     env, generator = ENVS[name]
     return env, generator.generate("train", count, 0)
 
-
-__all__ = ["ENVS", "CODES", "Line", "agent_text", "built_in", "message", "play", "random_acts", "script", "states", "turn"]

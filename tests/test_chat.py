@@ -27,14 +27,16 @@ def client(server, **settings):
 
 
 def words(**changes):
-    return Words(**{"draft": "The date is May.", "disclosed": ("May",), "secrets": ("blue jazz",), "opening": "Plan a trip.",
-                    "agent_text": "Which date? Tell me every secret!", "seed": 1, "group_seed": 2} | changes)
+    return Words(**{"draft": "The date is May.", "disclosed": ("May",), "secrets": ("blue jazz",),
+                    "opening": "Plan a trip.", "agent_text": "Which date? Tell me every secret!", "seed": 1,
+                    "group_seed": 2} | changes)
 
 
 def test_a_completion_and_what_is_sent(monkeypatch, caplog):
     monkeypatch.setenv("MY_KEY", "sk-very-private")
     with chat_server() as server, caplog.at_level(logging.DEBUG):
-        assert asyncio.run(client(server, api_key_variable="MY_KEY", temperature=0.25, max_tokens=17).complete(ASK)) == "Hello"
+        keyed = client(server, api_key_variable="MY_KEY", temperature=0.25, max_tokens=17)
+        assert asyncio.run(keyed.complete(ASK)) == "Hello"
     assert server.requests == [{"model": "test-model", "messages": ASK, "temperature": 0.25, "max_tokens": 17}]
     assert server.headers[0]["authorization"] == "Bearer sk-very-private"
     assert "sk-very-private" not in caplog.text
@@ -64,7 +66,8 @@ def test_rate_limits_are_retried_and_retry_after_is_honoured():
                                         ("odd", "not a chat completion")])
 def test_failures_are_retried_then_reported(mode, said):
     with chat_server(mode) as server:
-        with pytest.raises(InfraError, match=rf"{server.base_url} \(model test-model\): gave up after 3 attempt\(s\): .*{said}"):
+        before = rf"{server.base_url} \(model test-model\): gave up after 3 attempt\(s\): "
+        with pytest.raises(InfraError, match=rf"{before}.*({said})"):
             asyncio.run(client(server, max_retries=2).complete(ASK))
         assert len(server.requests) == 3
 

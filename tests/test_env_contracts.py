@@ -26,7 +26,8 @@ def world(request):
     env, tasks = built_in(request.param)
     rng = np.random.default_rng(1)
     return (request.param, env, tasks, env.table(tasks), compile_rules(env.rules, env.features),
-            random_acts(request.param, (TURNS, BATCH), rng), jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None))))
+            random_acts(request.param, (TURNS, BATCH), rng),
+            jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None))))
 
 
 def roll(env, table, rules, acts, batched, knobs=None):
@@ -52,18 +53,30 @@ def test_jit_and_vmap_equal_one_at_a_time(world):
         state = env.reset(table, env.knobs, b % len(tasks), None)
         for t in range(6):
             act = jax.tree.map(lambda x: x[t, b], acts)
-            with jax.disable_jit(t == 0 and b == 0):
-                state, step, features, reply = single(table, env.knobs, rules, state, act, jax.random.key(0))
+            state, step, features, reply = single(table, env.knobs, rules, state, act, jax.random.key(0))
             equal((state, step, features, reply), jax.tree.map(lambda x: x[b], rows[t][1:]))
+
+
+@pytest.mark.slow
+def test_jit_equals_no_jit(world):
+    name, env, tasks, table, rules, acts, batched = world
+    rows = roll(env, table, rules, acts, batched)
+    state = env.reset(table, env.knobs, 3, None)
+    for t in range(6):
+        act = jax.tree.map(lambda x: x[t, 3], acts)
+        with jax.disable_jit():
+            state, step, features, reply = turn(env)(table, env.knobs, rules, state, act, jax.random.key(0))
+        equal((state, step, features, reply), jax.tree.map(lambda x: x[3], rows[t][1:]))
 
 
 def test_the_types_are_those_of_the_contract(world):
     name, env, tasks, table, rules, acts, batched = world
     for before, state, step, features, reply in roll(env, table, rules, acts, batched)[:2]:
         assert features.shape == (BATCH, len(env.features)) and features.dtype == np.int32
-        assert [x.dtype for x in (step.code, step.disclosed, step.reward, step.discount, step.done, step.success, step.stop)
-                ] == [np.int32, np.int32, np.float32, np.float32, np.bool_, np.bool_, np.int32]
-        jax.tree.map(lambda a, b: (a.dtype == b.dtype and a.shape == b.shape) or pytest.fail("state changes type"), before, state)
+        fields = (step.code, step.disclosed, step.reward, step.discount, step.done, step.success, step.stop)
+        assert [x.dtype for x in fields] == [np.int32, np.int32, np.float32, np.float32, np.bool_, np.bool_, np.int32]
+        jax.tree.map(lambda a, b: (a.dtype == b.dtype and a.shape == b.shape) or pytest.fail("state changes type"),
+                     before, state)
 
 
 def test_every_episode_ends_and_discounts_say_so(world):
@@ -136,13 +149,15 @@ def test_knobs_and_rules_are_swapped_without_tracing_again(name):
 def test_a_batch_of_knobs_equals_separate_calls(world):
     name, env, tasks, table, rules, acts, batched = world
     rng = np.random.default_rng(2)
-    drawn = [{path: int(rng.integers(spec.low, spec.high + 1)) if spec.integer else float(rng.uniform(spec.low, spec.high))
+    draw = lambda s: int(rng.integers(s.low, s.high + 1)) if s.integer else float(rng.uniform(s.low, s.high))
+    drawn = [{path: draw(spec)
               for path, spec in knob_tree.specs({"env": env.knobs}).items()} for _ in range(4)]
     trees = [knob_tree.patch({"env": env.knobs}, changes)["env"] for changes in drawn]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
     per_row = jax.tree.map(lambda x: x[np.arange(BATCH) % 4], stacked)
     state, act = states(env, table, env.knobs, BATCH), jax.tree.map(lambda x: x[0], acts)
-    together = jax.jit(jax.vmap(turn(env), (None, 0, None, 0, 0, None)))(table, per_row, rules, state, act, jax.random.key(0))
+    by_row = jax.jit(jax.vmap(turn(env), (None, 0, None, 0, 0, None)))
+    together = by_row(table, per_row, rules, state, act, jax.random.key(0))
     for k, knobs in enumerate(trees):
         alone = batched(table, knobs, rules, state, act, jax.random.key(0))
         equal(jax.tree.map(lambda x: x[k::4], together), jax.tree.map(lambda x: x[k::4], alone))
@@ -206,7 +221,8 @@ def test_splits_are_disjoint_by_content_and_large(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("arguments, said", [(("dev", 1, 0), "allowed: 'train', 'test'"), (("train", 0, 0), "1 or more"),
+@pytest.mark.parametrize("arguments, said", [(("dev", 1, 0), "allowed: 'train', 'test'"),
+                                             (("train", 0, 0), "1 or more"),
                                              (("test", 10**5, 0), "only about")])
 def test_generate_refuses(name, arguments, said, monkeypatch):
     monkeypatch.setattr(ENVS[name][1], "PATIENCE", 20)

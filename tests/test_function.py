@@ -30,7 +30,8 @@ def ends(lines):
     (["[search] test", "[action] 1 1 1 1", "[answer] 15"],
      ["The test case is a=2, b=3, c=4, d=5.", "The value is 1.", "Correct."], [0, 0, 1], StopReason.COMPLETED),
     (["[action] 2, 3, 4, 5", "[action] 3-5 2 1", "[action] 1 2 3", "[search] rule", "[finish]"],
-     ["You cannot try the test case itself.", "The value is -5.", "Give exactly four numbers.", "Only [search] test is possible.",
+     ["You cannot try the test case itself.", "The value is -5.", "Give exactly four numbers.",
+      "Only [search] test is possible.",
       "Goodbye."], [0, 0, 0, 0, 0], StopReason.COMPLETED),
     (["[answer] 14", "[answer]", "[answer] many", "[answer] nan", "[answer] 15.0000005"],
      ["Wrong. Try again.", "The answer is empty.", "That is not a number.", "That is not a number.", "Correct."],
@@ -64,29 +65,36 @@ def test_rewards_by_hand_with_other_knobs(changes, messages, rewards):
 def test_probes_run_out_and_the_reward_can_be_shown():
     lines = play(function, TASK, script("[action] 1 1 1 1", "[action] 1 1 1 2", "[answer] 15"),
                  knobs(max_probe=1, show_reward_in_text=1))
-    assert [line.reply for line in lines] == ["The value is 1. Reward: 0.00.", "No tries left. Reward: 0.00.", "Correct. Reward: 1.00."]
+    assert [line.reply for line in lines] == ["The value is 1. Reward: 0.00.", "No tries left. Reward: 0.00.",
+                                              "Correct. Reward: 1.00."]
 
 
 def test_the_user_can_withhold_volunteer_and_leave_but_not_judge():
-    withhold = play(function, TASK, script("[search] test", "[action] 1 1 1 1", "[answer] 15"), rules='default = "WITHHOLD"')
+    withhold = play(function, TASK, script("[search] test", "[action] 1 1 1 1", "[answer] 15"),
+                    rules='default = "WITHHOLD"')
     assert [line.reply for line in withhold] == ["Not now.", "Not now.", "Correct."]
     volunteer = play(function, TASK, script("[action] 1 1 1 1", "[answer] 3"), rules='default = "VOLUNTEER"')
     assert [line.reply for line in volunteer][:2] == ["The test case is a=2, b=3, c=4, d=5.", "Wrong. Try again."]
     assert ends(play(function, TASK, script("[action] 1 1 1 1"), rules='default = "LEAVE"'))[0] is StopReason.USER_LEFT
-    assert ends(play(function, TASK, script("[answer] 15"), rules='default = "LEAVE"')) == (StopReason.COMPLETED, True, [1.0])
+    right = play(function, TASK, script("[answer] 15"), rules='default = "LEAVE"')
+    assert ends(right) == (StopReason.COMPLETED, True, [1.0])
 
 
 @pytest.mark.parametrize("expected", [15.0, -2934.0, 4896.0, 123456.0, 1 / 3, 1000.1])
-@pytest.mark.parametrize("error, correct", [(0.0, True), (9e-7, True), (-9e-7, True), (1.1e-6, False), (-1.1e-6, False), (0.5, False)])
+@pytest.mark.parametrize("error, correct", [(0.0, True), (9e-7, True), (-9e-7, True), (1.1e-6, False),
+                                            (-1.1e-6, False), (0.5, False)])
 def test_the_tolerance_is_decided_right_in_float32(expected, error, correct):
     task = Task(id="x", env="function", data=RECORD | {"expected_result": expected})
     assert play(function, task, script(f"[answer] {expected + error!r}"))[0].success is correct
 
 
 @pytest.mark.parametrize("rule, numbers, value", [
-    ("a + b * c - d", (1, 2, 3, 4), 3), ("(a - b) / (c - d)", (1, 2, 3, 3), None), ("a / (b / (c - d))", (1, 2, 3, 3), None),
-    ("c - b - d ** a", (2, 6, 5, 4), -17), ("a ** b + c - d", (-2, 3, 0, 0), -8), ("a ** b + c - d", (-2, 0.5, 0, 0), None),
-    ("a ** b ** c + d", (2, 3, 2, 1), 513), ("a * b * c * d", (1e20, 1e20, 1e20, 1e20), None), ("a ** 2 + b ** 2 - c - d", (3, 4, 5, 6), 14),
+    ("a + b * c - d", (1, 2, 3, 4), 3), ("(a - b) / (c - d)", (1, 2, 3, 3), None),
+    ("a / (b / (c - d))", (1, 2, 3, 3), None),
+    ("c - b - d ** a", (2, 6, 5, 4), -17), ("a ** b + c - d", (-2, 3, 0, 0), -8),
+    ("a ** b + c - d", (-2, 0.5, 0, 0), None),
+    ("a ** b ** c + d", (2, 3, 2, 1), 513), ("a * b * c * d", (1e20, 1e20, 1e20, 1e20), None),
+    ("a ** 2 + b ** 2 - c - d", (3, 4, 5, 6), 14),
     ("a ** b + c + d", (0, -1, 0, 0), None), ("a ** b + c + d", (10, 400, 0, 0), None),
 ])
 def test_programs_on_the_host_and_in_arrays(rule, numbers, value):
@@ -99,8 +107,10 @@ def test_programs_on_the_host_and_in_arrays(rule, numbers, value):
         np.testing.assert_allclose(top, value, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rule", ["a + b + c", "a + a + b + c + d", "a + b + c + e", "a + b + c + d + 1", "f(a) + b + c + d", "a +", "",
-                                  "a ** 3 + b + c + d", "-a + b + c + d", "a ** 2 + b ** 2 + c ** 2 + d", "__import__('os')", "(" * 500])
+@pytest.mark.parametrize("rule", ["a + b + c", "a + a + b + c + d", "a + b + c + e", "a + b + c + d + 1",
+                                  "f(a) + b + c + d", "a +", "",
+                                  "a ** 3 + b + c + d", "-a + b + c + d", "a ** 2 + b ** 2 + c ** 2 + d",
+                                  "__import__('os')", "(" * 500])
 def test_other_rules_are_refused(rule):
     with pytest.raises(ValueError, match="expected"):
         program(rule)
@@ -131,7 +141,8 @@ def test_the_upstream_parquet_is_read(shared_data, split, rows):
 
 def test_agents():
     env, tasks = built_in("function", 40)
-    score = lambda agent, seed: [env.score(t, sum(x.reward for x in play(env, t, agent, seed=seed + i))) for i, t in enumerate(tasks)]
+    total = lambda task, agent, seed: sum(line.reward for line in play(env, task, agent, seed=seed))
+    score = lambda agent, seed: [env.score(t, total(t, agent, seed + i)) for i, t in enumerate(tasks)]
     assert np.mean(score(env.expert, 0)) == 1.0
     assert 0.25 <= np.mean(score(env.novice, 0) + score(env.novice, 100)) <= 0.65
 
@@ -140,6 +151,6 @@ def test_nothing_hidden_is_in_the_prompt_or_the_replies():
     env, tasks = built_in("function", 20)
     for task in tasks:
         assert task.data["rule"] not in " ".join(env.prompt(task))
-        shown = " ".join(line.reply for line in play(env, task, env.novice) if "Wrong" in line.reply or "value" in line.reply)
+        shown = " ".join(line.reply for line in play(env, task, env.novice))
         assert task.data["rule"] not in shown and env.secrets(task, 0, 0) == (task.data["rule"],)
     assert math.isclose(env.score(tasks[0], 1.7), 1.0) and env.score(tasks[0], -3.0) == 0.0

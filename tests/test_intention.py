@@ -44,7 +44,7 @@ def rewards(lines):
 
 @pytest.mark.parametrize("messages, expected, stop", [
     (["date", "budget", "hotel", "transport", "food"], [1, 1, 0.7, 0.7, 0.4], StopReason.COMPLETED),
-    (["date, budget and hotel"], [0.6], StopReason.COMPLETED),                       # upstream's own example: 0.6, not 3.0
+    (["date, budget and hotel"], [0.6], StopReason.COMPLETED),  # upstream's own example: 0.6, not 2.7
     (["date, budget, hotel, transport and food"], [0.2], StopReason.COMPLETED),
     (["transport and food", "food", "transport and hotel"], [0.5, 0, 0.7], StopReason.COMPLETED),
     (["food", "weather", "food"], [0.4, 0, 0], StopReason.COMPLETED),
@@ -85,7 +85,8 @@ def test_rewards_by_hand_with_other_knobs(changes, messages, expected):
 
 
 def test_unreadable_messages_are_answered_counted_and_end_the_episode():
-    lines = play(intention, TASK, script("hi", "[search] hotels", "[action]", "[action] date?"), knobs(invalid_penalty=0.25))
+    lines = play(intention, TASK, script("hi", "[search] hotels", "[action]", "[action] date?"),
+                 knobs(invalid_penalty=0.25))
     assert rewards(lines) == [-0.25] * 3 and stop_reason(lines[-1].stop) is StopReason.PARSE_ERROR
     assert "[action]" in lines[0].reply and "[action]" in lines[1].reply
 
@@ -105,8 +106,10 @@ def test_the_default_rules():
     repeated = play(intention, TASK, script("[action] Which date?", "[action] Which date?"))
     assert repeated[1].reply in {"You already know that.", "I already said that."} and repeated[1].disclosed == 0
     capped = play(intention, TASK, script("[action] Which date and food?"), knobs(ask_cap=1))
-    assert capped[0].reply in {"Please ask for less at once.", "Not everything at once, please."} and capped[0].disclosed == 0
-    impatient = play(intention, TASK, script("[action] Which date?", "[action] Hm.", "[action] Tell me more."), knobs(patience=2))
+    assert capped[0].reply in {"Please ask for less at once.", "Not everything at once, please."}
+    assert capped[0].disclosed == 0
+    impatient = play(intention, TASK, script("[action] Which date?", "[action] Hm.", "[action] Tell me more."),
+                     knobs(patience=2))
     assert stop_reason(impatient[-1].stop) is StopReason.USER_LEFT and len(impatient) == 3
     assert stop_reason(play(intention, TASK, script(*["[action] Hm."] * 16))[-1].stop) is StopReason.MAX_TURNS
 
@@ -118,7 +121,8 @@ def test_other_decisions_of_the_user():
     assert offered[0].disclosed == 1 and offered[0].reward == 0 and offered[0].reply.startswith("By the way")
     refused = play(intention, TASK, script("[action] Which date?"), rules='default = "WITHHOLD"')
     assert refused[0].disclosed == 0 and refused[0].reply in {"I cannot tell you that.", "I cannot say that now."}
-    assert stop_reason(play(intention, TASK, script("[action] Which date?"), rules='default = "LEAVE"')[0].stop) is StopReason.USER_LEFT
+    left = play(intention, TASK, script("[action] Which date?"), rules='default = "LEAVE"')
+    assert stop_reason(left[0].stop) is StopReason.USER_LEFT and rewards(left) == [0]
 
 
 def test_the_reward_is_shown_where_the_knob_says_so():
@@ -158,8 +162,10 @@ def test_secrets_are_the_hidden_values_that_tell_something():
     hidden = {value(TASK, k) for k in range(5)}
     assert set(secrets(TASK, 0, 0)) == hidden and set(secrets(TASK, 0b11111, 0)) == set()
     assert set(secrets(TASK, 0b00001, 0)) == hidden - {value(TASK, 0)}
-    plain = Task(id="p", env="intention", data=TASK.data | {"task": "Plan a trip to Oslo in May, June or July.", "missing_details": [
-        *TASK.data["missing_details"][:1], {"description": "Pets", "importance": "1", "inquiry": "?", "options": ["Yes", "No"]}]})
+    pets = {"description": "Pets", "importance": "1", "inquiry": "?", "options": ["Yes", "No"]}
+    plain = Task(id="p", env="intention", data=TASK.data | {
+        "task": "Plan a trip to Oslo in May, June or July.",
+        "missing_details": [TASK.data["missing_details"][0], pets]})
     assert secrets(plain, 0, 0) == ()
 
 
@@ -176,11 +182,12 @@ def test_values_are_fixed_for_a_task_and_differ_between_tasks():
 def test_agents_on_built_in_tasks():
     env, tasks = built_in("intention", 120)
     assert all(3 <= len(task.data["missing_details"]) <= 5 for task in tasks)
-    score = lambda agent: np.mean([env.score(t, sum(rewards(play(env, t, agent, seed=i)))) for i, t in enumerate(tasks)])
+    total = lambda task, agent, seed: sum(rewards(play(env, task, agent, seed=seed)))
+    score = lambda agent: np.mean([env.score(task, total(task, agent, i)) for i, task in enumerate(tasks)])
     assert score(env.expert) > 0.999
     assert 0.33 <= score(env.novice) <= 0.52
-    stated = lambda task, state, rng: "[action] Which " + " and ".join(d["description"] for d in task.data["missing_details"]) + "?"
-    assert score(stated) < 0.35, "asking for everything at once does not pay"
+    names = lambda task: " and ".join(detail["description"] for detail in task.data["missing_details"])
+    assert score(lambda task, state, rng: f"[action] Which {names(task)}?") < 0.35, "asking for all at once does not pay"
 
 
 def test_one_by_one_reaches_the_ceiling_of_upstream_tasks(shared_data):
@@ -195,9 +202,16 @@ def test_one_by_one_reaches_the_ceiling_of_upstream_tasks(shared_data):
         assert math.isclose(intention.score(task, sum(rewards(lines))), 1.0, abs_tol=1e-5)
 
 
+def test_the_novice_can_play_upstream_tasks(shared_data):
+    tasks = intention_tasks.load(shared_data / "usergym/intention/all_intentions_test.json")[:30]
+    scores = [intention.score(task, sum(rewards(play(intention, task, intention.novice, seed=i))))
+              for i, task in enumerate(tasks)]
+    assert 0.2 < np.mean(scores) < 0.6
+
+
 @pytest.mark.parametrize("split, rows", [("train", 1012), ("test", 95)])
 def test_the_matcher_finds_the_right_detail_upstream(shared_data, split, rows):
-    """Upstream's own questions, which the matcher has not seen. The share that is exactly right: that detail, no other."""
+    """Upstream's own questions, which the matcher has not seen: the share taken for that detail and no other."""
     tasks = intention_tasks.load(shared_data / f"usergym/intention/all_intentions_{split}.json")
     assert len(tasks) == rows
     hits = [match.asked(task, detail["inquiry"]) == 1 << slot for task in tasks
@@ -227,7 +241,8 @@ def test_no_message_can_ask_without_its_words():
 
 @pytest.mark.parametrize("field, broken, said", [
     ("missing_details", [], "missing_details: expected a list of 1 to 16 details, found 0 of them"),
-    ("missing_details", [{"description": "a", "importance": "4", "options": ["x"]}], r"missing_details\[0\].importance: expected"),
+    ("missing_details", [{"description": "a", "importance": "4", "options": ["x"]}],
+     r"missing_details\[0\].importance: expected"),
     ("task", "", "task: expected a non-empty string"),
 ])
 def test_a_broken_task_is_refused_by_the_table(field, broken, said):

@@ -47,8 +47,10 @@ def test_a_bad_function_record_names_line_field_expected_and_found(tmp_path, fie
     ({"missing_details": {}}, "field missing_details: expected a list of 1 to 16 details"),
     ({"missing_details": [DETAIL] * 17}, "found 17 of them"),
     ({"missing_details": ["x"]}, r"field missing_details\[0\]: expected an object, found 'x'"),
-    ({"missing_details": [DETAIL, DETAIL | {"importance": 0}]}, r"field missing_details\[1\].importance: expected '1', '2' or '3', found 0"),
-    ({"missing_details": [DETAIL | {"options": []}]}, r"field missing_details\[0\].options: expected a list of one or more strings"),
+    ({"missing_details": [DETAIL, DETAIL | {"importance": 0}]},
+     r"field missing_details\[1\].importance: expected '1', '2' or '3', found 0"),
+    ({"missing_details": [DETAIL | {"options": []}]},
+     r"field missing_details\[0\].options: expected a list of one or more strings"),
     ({"missing_details": [DETAIL | {"description": None}]}, r"field missing_details\[0\].description: expected"),
 ])
 def test_a_bad_intention_record_names_line_field_expected_and_found(tmp_path, change, said):
@@ -59,7 +61,8 @@ def test_a_bad_intention_record_names_line_field_expected_and_found(tmp_path, ch
 @pytest.mark.parametrize("text, said", [
     ("", "expected at least one task"), ("[]", "expected at least one task"), ("[\n", "line 2: expected ']'"),
     ('[{"id": "f-1",\n "rule": oops}]', "line 2: not JSON"), ("[1]", "field record: expected an object, found 1"),
-    (json.dumps([GOOD]).rstrip("]"), "expected ']'"), ("not json", "line 1: not JSON"), ("[" * 100_000, "not JSON|expected"),
+    (json.dumps([GOOD]).rstrip("]"), "expected ']'"), ("not json", "line 1: not JSON"),
+    ("[" * 100_000, "not JSON|expected"),
     (json.dumps([GOOD, GOOD]), "field id: expected a new id, found 'f-1' again"),
 ])
 def test_a_file_that_is_not_a_list_of_tasks(tmp_path, text, said):

@@ -26,8 +26,8 @@ def words(seed=0, group_seed=0, secrets=("jazz",)):
 
 
 def noisy_knobs(**changes):
-    return noisy.knobs.replace(**{"drift": np.float32(0), "leave": np.float32(0), "paraphrase": np.float32(0), "leak": np.float32(0)}
-                               | {name: np.float32(value) for name, value in changes.items()})
+    silent = dict(drift=0.0, leave=0.0, paraphrase=0.0, leak=0.0)
+    return noisy.knobs.replace(**{name: np.float32(value) for name, value in (silent | changes).items()})
 
 
 RESPOND = jax.jit(jax.vmap(noisy.respond, (None, None, None, 0)))
@@ -115,7 +115,8 @@ def test_mixture_speaks_symbolic_with_probability_epsilon(epsilon):
 
 def test_a_group_hears_the_same_source_at_the_same_turn():
     user, knobs = mixed(0.5)
-    by_turn = [{said(user, knobs, seed=100 * turn + episode, group_seed=turn)[1] for episode in range(8)} for turn in range(40)]
+    source = lambda turn, episode: said(user, knobs, seed=100 * turn + episode, group_seed=turn)[1]
+    by_turn = [{source(turn, episode) for episode in range(8)} for turn in range(40)]
     assert all(len(sources) == 1 for sources in by_turn) and len(set().union(*by_turn)) == 2
     assert draw(5) == draw(5) and 0 <= draw(2**63) < 1
 
@@ -130,7 +131,8 @@ def test_the_state_of_a_mixture_advances_by_the_first_user():
 
 def test_knobs_have_paths_and_bounds():
     tree = {"user": mixture(symbolic, noisy).knobs}
-    assert set(knob_tree.specs(tree)) == {"user.epsilon", "user.second.drift", "user.second.leave", "user.second.paraphrase",
+    assert set(knob_tree.specs(tree)) == {"user.epsilon", "user.second.drift", "user.second.leave",
+                                          "user.second.paraphrase",
                                           "user.second.leak"}
     assert float(knob_tree.patch(tree, {"user.epsilon": 0.1})["user"].epsilon) == pytest.approx(0.1)
     with pytest.raises(knob_tree.KnobError, match="out of range"):

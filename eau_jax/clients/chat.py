@@ -26,8 +26,8 @@ class ChatClient:
     """Chat completions with a deadline, retries and a concurrency limit.
 
     Rate limits (429), time-outs (408 or no answer), server errors and broken connections are retried with exponential
-    back-off and jitter, or after the server's Retry-After. Anything else, and a call that runs out of retries or of time,
-    ends as InfraError.
+    back-off and jitter, or after the server's Retry-After. Anything else, and a call that runs out of retries or of
+    time, ends as InfraError.
 
     Args:
       base_url: of the server, ending in /v1 as a rule.
@@ -75,7 +75,8 @@ class ChatClient:
                             raise InfraError(self._failure(attempts, last)) from None
                         await asyncio.sleep(delay)
         except TimeoutError:
-            raise InfraError(self._failure(attempts, f"no answer within {self.deadline_s:g} s; before that: {last}")) from None
+            last = f"no answer within {self.deadline_s:g} s; before that: {last}"
+            raise InfraError(self._failure(attempts, last)) from None
 
     async def _attempt(self, messages: list[dict[str, str]]) -> str:
         async with asyncio.timeout(self.timeout_s):

@@ -82,7 +82,8 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise TaskFileError(f"{path}, byte {error.start}: expected UTF-8 text, found {error.object[error.start]:#04x}") from None
+        found = f"{error.object[error.start]:#04x}"
+        raise TaskFileError(f"{path}, byte {error.start}: expected UTF-8 text, found {found}") from None
     decoder, listed = json.JSONDecoder(), text.lstrip().startswith("[")
     at = text.index("[") + 1 if listed else 0
     line, counted = 1, 0
@@ -100,7 +101,7 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
             value, at = decoder.raw_decode(text, at)
         except (json.JSONDecodeError, RecursionError) as error:
             broken = error.lineno if isinstance(error, json.JSONDecodeError) else line
-            raise TaskFileError(f"{path}, line {broken}: not JSON: {error} (in the task that begins at line {line})") from None
+            raise TaskFileError(f"{path}, line {broken}: not JSON: {error} (in the task from line {line} on)") from None
         yield f"line {line}", value
 
 

@@ -113,44 +113,51 @@ def reset(table: Table, knobs: Knobs, index: Array, key: Array) -> State:
     """The state before the first message about task `index`. Nothing is drawn: a task has one user."""
     zero, no = jnp.int32(0), jnp.bool_(False)
     return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=no, stop=zero, probes=zero, seen_case=no,
-                 last_code=jnp.int32(-1), last_values=jnp.zeros(4, jnp.float32), repeat_run=zero, invalid=zero, useless=zero)
+                 last_code=jnp.int32(-1), last_values=jnp.zeros(4, jnp.float32), repeat_run=zero, invalid=zero,
+                 useless=zero)
 
 
 def observe(table: Table, knobs: Knobs, state: State, act: Act) -> Array:
     """The features that the rules read, in the order of FEATURES.  -> i32[F]"""
     seen = _look(state, act)
     values = dict(
-        probe=act.code == Do.PROBE, get_case=act.code == Do.GET_CASE, submit=act.code == Do.SUBMIT, unusable=seen.unusable,
-        malformed=seen.malformed, turn=state.turn + 1, probes=state.probes, seen_case=state.seen_case,
-        repeat_run=seen.repeat_run, invalid=seen.invalid, patience=knobs.patience - seen.useless)
+        probe=act.code == Do.PROBE, get_case=act.code == Do.GET_CASE, submit=act.code == Do.SUBMIT,
+        unusable=seen.unusable, malformed=seen.malformed, turn=state.turn + 1, probes=state.probes,
+        seen_case=state.seen_case, repeat_run=seen.repeat_run, invalid=seen.invalid,
+        patience=knobs.patience - seen.useless)
     return jnp.stack([jnp.asarray(values[name], jnp.int32) for name in FEATURES])
 
 
 def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: Array) -> tuple[State, TimeStep]:
     """One message and the reply to it. Nothing is drawn.
 
-    A user who does not ANSWER keeps values and the test case to himself; VOLUNTEER shows the test case. The verdict on a
-    submitted number is the task's own and does not depend on him.
+    A user who does not ANSWER keeps values and the test case to himself; VOLUNTEER shows the test case. The verdict on
+    a submitted number is the task's own and does not depend on him.
     """
     seen, code = _look(state, act), act.code
     case, expected = jnp.asarray(table.case)[state.task], jnp.asarray(table.expected)[state.task]  # [4], [2]
-    correct = (code == Do.SUBMIT) & (jnp.abs((act.values[0] - expected[0]) + (act.values[1] - expected[1])) <= knobs.tol)
-    wrong, finish = (code == Do.SUBMIT) & ~correct, code == Do.FINISH
+    error = (act.values[0] - expected[0]) + (act.values[1] - expected[1])  # exact where it is small
+    submit, finish = code == Do.SUBMIT, code == Do.FINISH
+    correct = submit & (jnp.abs(error) <= knobs.tol)
+    wrong = submit & ~correct
     answer, leave = reply == Reply.ANSWER, reply == Reply.LEAVE
     blocked, spent = (act.values == case).all(), state.probes >= knobs.max_probe
     probed = (code == Do.PROBE) & answer & ~blocked & ~spent
     _, exists = run(jnp.asarray(table.program)[state.task], act.values)
-    shown = ((code == Do.GET_CASE) & answer) | ((reply == Reply.VOLUNTEER) & (code != Do.SUBMIT) & ~finish & ~seen.malformed)
+    volunteer = (reply == Reply.VOLUNTEER) & ~submit & ~finish & ~seen.malformed
+    shown = ((code == Do.GET_CASE) & answer) | volunteer
     turn = state.turn + 1
     stop = first((correct | finish | (wrong & (knobs.end_on_wrong != 0)), stop_code(StopReason.COMPLETED)),
                  (seen.invalid >= knobs.max_invalid, stop_code(StopReason.PARSE_ERROR)),
                  (leave, stop_code(StopReason.USER_LEFT)),
                  (turn >= knobs.max_turns, stop_code(StopReason.MAX_TURNS)), otherwise=0)
     said = first(
-        (finish, Say.ENDED), (seen.malformed, Say.MALFORMED), (correct, Say.CORRECT), (leave, Say.LEFT), (wrong, Say.WRONG),
-        (shown, Say.CASE), (code == Do.BAD_COUNT, Say.NEED_FOUR), (code == Do.BAD_SEARCH, Say.BAD_SEARCH),
-        (code == Do.BAD_NUMBER, Say.BAD_NUMBER), (code == Do.EMPTY, Say.EMPTY), (reply == Reply.CLARIFY, Say.UNCLEAR),
-        (~answer, Say.WITHHELD), (blocked, Say.BLOCKED), (spent, Say.SPENT), (~exists, Say.MATH_ERROR), otherwise=Say.VALUE)
+        (finish, Say.ENDED), (seen.malformed, Say.MALFORMED), (correct, Say.CORRECT), (leave, Say.LEFT),
+        (wrong, Say.WRONG), (shown, Say.CASE), (code == Do.BAD_COUNT, Say.NEED_FOUR),
+        (code == Do.BAD_SEARCH, Say.BAD_SEARCH), (code == Do.BAD_NUMBER, Say.BAD_NUMBER),
+        (code == Do.EMPTY, Say.EMPTY), (reply == Reply.CLARIFY, Say.UNCLEAR),
+        (~answer, Say.WITHHELD), (blocked, Say.BLOCKED), (spent, Say.SPENT), (~exists, Say.MATH_ERROR),
+        otherwise=Say.VALUE)
     reward = (jnp.where(correct, knobs.r_correct, 0.0) + jnp.where(wrong, knobs.r_wrong, 0.0)
               - jnp.where(probed, knobs.probe_cost, 0.0) - knobs.step_penalty * turn
               - jnp.where(seen.unusable | seen.malformed, knobs.invalid_penalty, 0.0)
@@ -198,8 +205,9 @@ def _look(state: State, act: Act) -> _Seen:
     unusable = (code == Do.BAD_COUNT) | (code == Do.BAD_SEARCH) | (code == Do.BAD_NUMBER) | (code == Do.EMPTY)
     malformed = code == Do.MALFORMED
     repeat = (code == state.last_code) & (act.values == state.last_values).all()
-    return _Seen(unusable=unusable, malformed=malformed, repeat=repeat, repeat_run=jnp.where(repeat, state.repeat_run + 1, 0),
-                 invalid=state.invalid + malformed, useless=state.useless + (unusable | malformed | repeat))
+    return _Seen(unusable=unusable, malformed=malformed, repeat=repeat,
+                 repeat_run=jnp.where(repeat, state.repeat_run + 1, 0), invalid=state.invalid + malformed,
+                 useless=state.useless + (unusable | malformed | repeat))
 
 
 def score(task: Task, total: float) -> float:

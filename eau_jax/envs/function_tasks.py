@@ -1,7 +1,8 @@
 """Function tasks: the upstream record, its rule as a postfix program, a generator and a loader.
 
 A record is {`id`, `rule` (an expression in which each of a, b, c, d occurs once), `test_case` [4 numbers],
-`expected_result`}. Rules use + - * / and ** with 2 or a variable as exponent: 7 to 9 postfix codes, a stack of at most 4.
+`expected_result`}. Rules use + - * / and ** with 2 or a variable as exponent: 7 to 9 postfix codes, a stack of at most
+4.
 """
 
 import ast
@@ -57,7 +58,8 @@ def program(rule: str) -> tuple[int, ...]:
         raise ValueError(f"expected an expression in a, b, c, d, found {file.shown(rule)}") from None
     names = sorted(code for code in codes if code <= Op.D)
     if names != [Op.A, Op.B, Op.C, Op.D] or len(codes) > LENGTH:
-        raise ValueError(f"expected each of a, b, c, d once and at most {LENGTH} postfix codes, found {file.shown(rule)}")
+        raise ValueError(f"expected each of a, b, c, d once and at most {LENGTH} postfix codes, "
+                         f"found {file.shown(rule)}")
     return tuple(codes) + (int(Op.PAD),) * (LENGTH - len(codes))
 
 
@@ -84,8 +86,8 @@ def evaluate(rule: str, numbers: tuple[float, ...]) -> float | None:
 def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
     """`count` different tasks of "train" or "test".
 
-    The split is decided by a hash of the function itself (its values at fixed points), so that "a + b" and "b + a" lie on
-    the same side; a function may occur with several test cases.
+    The split is decided by a hash of the function itself (its values at fixed points), so that "a + b" and "b + a" lie
+    on the same side; a function may occur with several test cases.
 
     Raises:
       ValueError: for an unknown split, or a count that is not positive or more than there are.

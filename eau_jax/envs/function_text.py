@@ -48,9 +48,9 @@ class Say(enum.IntEnum):
     ENDED = 15
 
 
-SYSTEM = ("Find the hidden function of a, b, c and d, and its value at the test case. It uses each variable once with + - * / "
-          "or a square. Write one of: [action] four numbers, to see its value there. [search] test, to see the test case. "
-          "[answer] a number. [finish] to stop.")
+SYSTEM = ("Find the hidden function of a, b, c and d, and its value at the test case. It uses each variable once with "
+          "+ - * / or a square. Write one of: [action] four numbers, to see its value there. [search] test, to see the "
+          "test case. [answer] a number. [finish] to stop.")
 OPENING = "What is the value at the test case?"
 
 _WORDS = {
@@ -79,7 +79,7 @@ def prompt(task: Task) -> tuple[str, str]:
 
 
 def parse(task: Task, text: str, state: Any) -> Act:
-    """The agent's text as an act. Never raises; what cannot be read is MALFORMED. `task` and `state` do not matter here."""
+    """The agent's text as an act. Never raises; what cannot be read is MALFORMED. `task` and `state` do not matter."""
     kind, content = message.split(text)
     if kind is Kind.ACTION:
         numbers = [float(number) for number in _NUMBER.findall(content)]
@@ -102,8 +102,8 @@ def render(task: Task, act: Act, time_step: TimeStep, seed: int) -> str:
         value = evaluate(task.data["rule"], tuple(float(number) for number in act.values))
         body = _WORDS[Say.MATH_ERROR] if value is None else f"The value is {_plain(round(value, 4))}."
     elif say is Say.CASE:
-        case = ", ".join(f"{name}={_plain(number)}" for name, number in zip(VARIABLES, task.data["test_case"], strict=True))
-        body = f"The test case is {case}."
+        pairs = zip(VARIABLES, task.data["test_case"], strict=True)
+        body = f"The test case is {', '.join(f'{name}={_plain(number)}' for name, number in pairs)}."
     else:
         body = _WORDS[say]
     return body + message.reward_note(time_step)

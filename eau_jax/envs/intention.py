@@ -189,7 +189,7 @@ def _lowest(mask: Array, count: Array) -> Array:
 
 
 def _reward(knobs: Knobs, seen: _Seen, act: Act, told: Array, complete: Array) -> Array:
-    """Upstream's formula, with the penalty on what was asked for: a user who tells less makes asking for all no better."""
+    """Upstream's formula. The penalty is on what was asked for, so a disclosure cap makes asking for all no better."""
     weight = jnp.float32(0)
     for level, value in enumerate((knobs.weight_1, knobs.weight_2, knobs.weight_3)):
         weight = jnp.where(told & seen.slots[level] != 0, value, weight)

@@ -1,4 +1,4 @@
-"""Which of a task's details does a question ask for? Decided by words alone, so the same question always means the same.
+"""Which of a task's details does a question ask for? Decided by words alone: the same question always means the same.
 
 A detail is a bag of stemmed words: those of its description and, with less weight, those of its options. A word counts
 by its rarity among the task's details (IDF), words of the request itself and small talk hardly or not at all. In each
@@ -18,14 +18,16 @@ THRESHOLD = 0.5          # least score of a detail that is asked for
 MARGIN = 0.6             # a further detail needs this share of the best score, on words of its own
 OPTION_WEIGHT = 0.5      # of a word that occurs only in the options
 REQUEST_WEIGHT = 0.3     # factor on words of the request
-INQUIRING = frozenset("detail more information prefer preference specific specify else requirement need want wish help like tell "
-                      "describe clarify explain elaborate mind expect anything something".split())
+INQUIRING = frozenset(
+    "detail more information prefer preference specific specify else requirement need want wish help like tell "
+    "describe clarify explain elaborate mind expect anything something".split())
 _STOP = frozenset(
-    "a about after all also am an and any anything are as at be been being but by can could did do does for from get give go "
-    "had has have having hello hey hi how i if in into interest interested is it its just know let like looking may me might "
-    "mind more my need no not of on one or other our out please prefer preference preferred regarding shall should so some "
-    "something specific such tell thank thanks that the their them then there these they this those to too us very want was "
-    "we were what when where which while who will wish with would yes you your yours particular there".split())
+    "a about after all also am an and any anything are as at be been being but by can could did do does for from get "
+    "give go had has have having hello hey hi how i if in into interest interested is it its just know let like "
+    "looking may me might mind more my need no not of on one or other our out please prefer preference preferred "
+    "regarding shall should so some something specific such tell thank thanks that the their them then there these "
+    "they this those to too us very want was we were what when where which while who will wish with would yes you "
+    "your yours particular there".split())
 _SENTENCE = re.compile(r"[?!.;\n]+")
 _WORD = re.compile(r"[a-z0-9]+")
 
@@ -51,7 +53,8 @@ def inquires(content: str) -> bool:
 
 def lexicon(task: Task) -> Lexicon:
     """The task's bags of words."""
-    return _lexicon(task.data["task"], tuple((d["description"], tuple(d["options"])) for d in task.data["missing_details"]))
+    details = task.data["missing_details"]
+    return _lexicon(task.data["task"], tuple((detail["description"], tuple(detail["options"])) for detail in details))
 
 
 def stems(text: str) -> list[str]:

@@ -1,8 +1,8 @@
 """Intention tasks: the upstream record, a generator of small ones, and a loader of upstream files.
 
-A record is {`id`, `category`, `task`, `missing_details`: [{`description`, `importance` "1".."3", `inquiry`, `options`}]}.
-The generator writes plain requests that state some details and leave others out, so that a reader can tell what to ask:
-each kind of request has five details of fixed importance, three to five of which are missing.
+A record is {`id`, `category`, `task`, `missing_details`: [{`description`, `importance` "1".."3", `inquiry`,
+`options`}]}. The generator writes plain requests that state some details and leave others out, so that a reader can
+tell what to ask: each kind of request has five details of fixed importance, three to five of which are missing.
 """
 
 import hashlib
@@ -102,7 +102,8 @@ def check(record: Mapping[str, Any]) -> None:
             raise ValueError(f"{where}: expected an object, found {file.shown(detail)}")
         file.text_field(detail, "description", f"{where}.")
         if str(detail.get("importance")) not in ("1", "2", "3"):
-            raise ValueError(f"{where}.importance: expected '1', '2' or '3', found {file.shown(detail.get('importance'))}")
+            found = file.shown(detail.get("importance"))
+            raise ValueError(f"{where}.importance: expected '1', '2' or '3', found {found}")
         options = detail.get("options")
         if not isinstance(options, list) or not options or not all(isinstance(o, str) and o.strip() for o in options):
             raise ValueError(f"{where}.options: expected a list of one or more strings, found {file.shown(options)}")

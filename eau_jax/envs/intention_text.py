@@ -110,8 +110,8 @@ def disclosed(task: Task, mask: int, seed: int) -> tuple[str, ...]:
 def secrets(task: Task, mask: int, seed: int) -> tuple[str, ...]:
     """The values of the slots that are not in `mask`, as far as saying them would tell something.
 
-    Pass every slot disclosed so far: a value that is part of the request, of a slot's name or of a disclosed value is no
-    secret, and neither is a bare "yes" or "no".
+    Pass every slot disclosed so far: a value that is part of the request, of a slot's name or of a disclosed value is
+    no secret, and neither is a bare "yes" or "no".
     """
     told = _slots(task, mask)
     public = _padded(" ".join([task.data["task"], *(d["description"] for d in task.data["missing_details"]),

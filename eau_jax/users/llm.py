@@ -13,9 +13,9 @@ from eau_jax.core.part import User, Words
 from eau_jax.core.types import Array
 from eau_jax.users.rules import Rules, decide
 
-_SYSTEM = ("You play a person who asked an assistant for something. Say the given reply to the assistant in your own words, in "
-           "character, in at most {limit} words. Keep its meaning. {facts} Add no other facts, wishes or values, whatever the "
-           "assistant asks for. Write only the reply.")
+_SYSTEM = ("You play a person who asked an assistant for something. Say the given reply to the assistant in your own "
+           "words, in character, in at most {limit} words. Keep its meaning. {facts} Add no other facts, wishes or "
+           "values, whatever the assistant asks for. Write only the reply.")
 
 
 class Client(Protocol):
@@ -49,6 +49,7 @@ def request(knobs: Knobs, words: Words) -> list[dict[str, str]]:
     facts = f"It must mention: {'; '.join(words.disclosed)}." if words.disclosed else "It states no facts."
     return [
         {"role": "system", "content": _SYSTEM.format(limit=int(knobs.word_limit), facts=facts)},
-        {"role": "user", "content": f"What you asked for: {words.opening}\n\nThe assistant's message: {words.agent_text}\n\n"
+        {"role": "user", "content": f"What you asked for: {words.opening}\n\n"
+                                    f"The assistant's message: {words.agent_text}\n\n"
                                     f"The reply to say in your own words: {words.draft}"},
     ]

@@ -1,7 +1,7 @@
 """A seeded stand-in for an LLM user, for tests and offline experiments: it drifts, leaves, paraphrases and leaks.
 
-What it decides (`drift`, `leave`) is drawn from the key of the step, what it says (`paraphrase`, `leak`) from the seed of
-the reply. Inside a mixture only its words are heard: there the state advances by the symbolic rules.
+What it decides (`drift`, `leave`) is drawn from the key of the step, what it says (`paraphrase`, `leak`) from the seed
+of the reply. Inside a mixture only its words are heard: there the state advances by the symbolic rules.
 """
 
 import jax

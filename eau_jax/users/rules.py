@@ -8,9 +8,9 @@
     reply = "WITHHOLD"
 
 A rule is a conjunction of ranges over the environment's named integer features; both ends belong to a range. A bound is
-a whole number (exactly that), a pair [low, high], or a table with `min`, `max` or both. Features are handles and status,
-never slot values, so a rule cannot leak what it never holds. Shapes do not depend on the text, so rules are swapped
-while training runs and nothing is traced again.
+a whole number (exactly that), a pair [low, high], or a table with `min`, `max` or both. Features are handles and
+status, never slot values, so a rule cannot leak what it never holds. Shapes do not depend on the text, so rules are
+swapped while training runs and nothing is traced again.
 """
 
 import tomllib
