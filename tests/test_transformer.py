@@ -64,22 +64,40 @@ def test_a_slot_with_nothing_new_keeps_its_cache_to_the_bit():
     tokens, _, _ = rows(N, 4)
     key = jax.random.key(3)
     start = np.array([2, 5, 10], np.int32)
-    cache = transformer.KVCache(*(jax.random.normal(key, (2, N, S, 2, 8)) for _ in range(2)))
+    cache = transformer.KVCache(k=jax.random.normal(key, (2, N, 2, 8, S)), v=jax.random.normal(key, (2, N, 2, S, 8)))
     before = jax.tree.map(np.array, cache)
     _, cache = extend(weights(CONFIG), CONFIG, cache, tokens, start, np.array([3, 0, 2], np.int32), window=S)
-    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(cache)):
-        touched = np.any(np.asarray(new) != old, axis=(0, 3, 4))  # [N, S]
+    for old, new, axes in ((before.k, cache.k, (0, 2, 3)), (before.v, cache.v, (0, 2, 4))):
+        touched = np.any(np.asarray(new) != old, axis=axes)  # [N, S]
         assert [np.flatnonzero(row).tolist() for row in touched] == [[2, 3, 4], [], [10, 11]]
+
+
+def test_rows_may_extend_any_slots():
+    """Two rows that extend slots 3 and 1 do what four rows do that extend all; a third row without tokens does nothing."""
+    N, S = 4, 12
+    tokens, _, _ = rows(N, 4)
+    keys = jax.random.split(jax.random.key(3))
+    make = lambda: transformer.KVCache(k=jax.random.normal(keys[0], (2, N, 2, 8, S)),
+                                       v=jax.random.normal(keys[1], (2, N, 2, S, 8)))
+    start, count, slots = np.array([2, 5, 7, 3], np.int32), np.array([0, 4, 0, 2], np.int32), np.array([3, 1, N], np.int32)
+    expected, all_rows = extend(weights(CONFIG), CONFIG, make(), tokens, start, count, window=8)
+    some = slots.clip(max=N - 1)
+    hidden, cache = transformer.extend(weights(CONFIG), CONFIG, make(), tokens[some], start[some],
+                                       count[some] * (slots < N), window=8, slots=slots)
+    np.testing.assert_allclose(hidden[0, :2], expected[3, :2], atol=1e-6)
+    np.testing.assert_allclose(hidden[1], expected[1], atol=1e-6)
+    for found, wanted in zip(jax.tree.leaves(cache), jax.tree.leaves(all_rows), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 def test_what_lies_past_an_episode_in_the_cache_has_no_effect():
     N, S = 2, 12
     tokens, _, _ = rows(N, 4)
     start, count = np.array([3, 6], np.int32), np.array([4, 4], np.int32)
-    clean = jax.random.normal(jax.random.key(3), (2, N, S, 2, 8))
-    stale = jnp.where((jnp.arange(S)[None, :] >= start[:, None])[None, :, :, None, None], 100.0, clean)
-    results = [extend(weights(CONFIG), CONFIG, transformer.KVCache(k + 0, k + 1), tokens, start, count, window=S)[0]
-               for k in (clean, stale)]
+    clean = jax.random.normal(jax.random.key(3), (2, N, 2, S, 8))
+    stale = jnp.where((jnp.arange(S)[None, :] >= start[:, None])[None, :, None, :, None], 100.0, clean)
+    results = [extend(weights(CONFIG), CONFIG, transformer.KVCache(jnp.swapaxes(x, 3, 4), x + 1), tokens, start, count,
+                      window=S)[0] for x in (clean, stale)]
     np.testing.assert_array_equal(*results)
 
 

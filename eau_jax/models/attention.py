@@ -35,25 +35,33 @@ def attend(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
 def attend_cached(q: Array, k: Array, v: Array, old_k: Array, old_v: Array, start: Array) -> Array:
     """Attention of C new tokens to the first start[n] cached positions of their slot and, causally, to each other.
 
+    Both parts share one softmax: their exponentials are taken against the common maximum and divided by the common sum
+    after the mixing, so neither scores nor keys of the two parts are ever copied together.
+
     Args:
       q: [N, C, H, h]; k, v: [N, C, K, h], of the new tokens.
-      old_k, old_v: [N, W, K, h], the cache.
+      old_k: [N, K, h, W]; old_v: [N, K, W, h], the cache.
       start: i32[N], at most W.
 
     Returns:
       [N, C, H, h].
     """
     chex.assert_rank([q, k, v, old_k, old_v], 4)
-    N, C, W = q.shape[0], q.shape[1], old_k.shape[1]
-    cached = jnp.broadcast_to((jnp.arange(W)[None] < start[:, None])[:, None], (N, C, W))
-    causal = jnp.broadcast_to((jnp.arange(C)[:, None] >= jnp.arange(C)[None, :])[None], (N, C, C))
-    visible = jnp.concatenate([cached, causal], axis=-1)                                     # [N, C, W+C]
-    scores = jnp.concatenate([_scores(q, old_k), _scores(q, k)], axis=-1)
-    scores = scores + jnp.where(visible, 0.0, HIDDEN)[:, None, None]                         # [N, K, G, C, W+C]
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    mixed = jnp.einsum("nkgcw,nwkh->nckgh", weights[..., :W], old_v)
-    mixed = mixed + jnp.einsum("nkgcd,ndkh->nckgh", weights[..., W:], v)
-    return mixed.reshape(q.shape)
+    N, C, K, h = k.shape
+    W, G = old_v.shape[2], q.shape[2] // K
+    # Rows of the products are (g, c): one matrix product per slot and key-value head, without a copy of the cache.
+    q = jnp.einsum("nckgh->nkgch", q.reshape(N, C, K, G, h)).reshape(N, K, G * C, h)
+    k, v = jnp.einsum("nckh->nkhc", k), jnp.einsum("nckh->nkch", v)
+    cached = (jnp.arange(W)[None] < start[:, None])[:, None, None]                           # [N, 1, 1, W]
+    causal = jnp.tile(jnp.arange(C)[:, None] >= jnp.arange(C)[None, :], (G, 1))[None, None]  # [1, 1, G C, C]
+    old = jnp.where(cached, jnp.matmul(q, old_k, preferred_element_type=jnp.float32) * h ** -0.5, HIDDEN)
+    new = jnp.where(causal, jnp.matmul(q, k, preferred_element_type=jnp.float32) * h ** -0.5, HIDDEN)
+    highest = jnp.maximum(old.max(axis=-1, initial=HIDDEN), new.max(axis=-1))[..., None]     # [N, K, G C, 1]
+    old, new = jnp.exp(old - highest), jnp.exp(new - highest)
+    total = old.sum(axis=-1, keepdims=True) + new.sum(axis=-1, keepdims=True)
+    mixed = jnp.matmul(old.astype(v.dtype), old_v, preferred_element_type=jnp.float32)
+    mixed = mixed + jnp.matmul(new.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    return jnp.einsum("nkgch->nckgh", (mixed / total).reshape(N, K, G, C, h)).reshape(N, C, K * G, h).astype(v.dtype)
 
 
 def _scores(q: Array, k: Array) -> Array:

@@ -2,8 +2,8 @@
 
 `parameters` is the one table of weights: shape, logical axes, initialiser and Hugging Face name of each. It drives
 initialisation, sharding, import and export. Layers are stacked on a leading axis and run under `lax.scan`.
-Dimensions: R rows, S columns, N cache slots, C new tokens, L layers, D d_model, H heads, K key-value heads, G = H / K,
-h head_dim, W attended cache positions.
+Dimensions: R rows, S columns or cache length, N cache slots, C new tokens, W attended cache positions, L layers,
+D d_model, H heads, K key-value heads, G = H / K, h head_dim.
 """
 
 import dataclasses
@@ -125,58 +125,69 @@ def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, s
 
 @struct.dataclass
 class KVCache:
-    """Rotated keys and values of every layer; slot n holds one episode. What lies past its length is never read."""
+    """Rotated keys and values of every layer; slot n holds one episode. What lies past its length has no effect, as long
+    as it is finite. Each is laid out as the matrix products of decoding read it."""
 
-    k: Array  # [L, N, S, K, h]
-    v: Array  # [L, N, S, K, h]
+    k: Array  # [L, N, K, h, S]
+    v: Array  # [L, N, K, S, h]
 
 
 def init_cache(config: ModelConfig, slots: int, length: int) -> KVCache:
     """An empty cache for `slots` episodes of up to `length` tokens, in `compute_dtype`."""
-    shape = (config.num_layers, slots, length, config.num_kv_heads, config.head_dim)
-    return KVCache(*(jnp.zeros(shape, config.compute_dtype) for _ in range(2)))
+    rows = (config.num_layers, slots, config.num_kv_heads)
+    return KVCache(k=jnp.zeros((*rows, config.head_dim, length), config.compute_dtype),
+                   v=jnp.zeros((*rows, length, config.head_dim), config.compute_dtype))
 
 
 def extend(params: Any, config: ModelConfig, cache: KVCache, tokens: Array, start: Array, count: Array, *,
-           window: int | None = None) -> tuple[Array, KVCache]:
-    """Feeds `count[n]` further tokens to slot n: C = 1 is decoding, C > 1 a chunk of a prompt or of an observation.
+           window: int | None = None, slots: Array | None = None) -> tuple[Array, KVCache]:
+    """Feeds `count[r]` further tokens to a slot per row: C = 1 is decoding, C > 1 a chunk of a prompt or observation.
 
     The cache is read in place and written once, after the last layer: donate it, and nothing else of it is copied.
 
     Args:
-      tokens: i32[N, C]; columns from count[n] on are ignored.
-      start: i32[N], tokens that slot n already holds; start + count must not pass the cache's length.
-      count: i32[N], 0..C. A slot with 0 keeps its cache to the bit.
-      window: how many cache positions are read; every start[n] with count[n] > 0 must be at most this. The whole length
+      tokens: i32[R, C]; columns from count[r] on are ignored.
+      start: i32[R], tokens that the slot already holds; start + count must not pass the cache's length.
+      count: i32[R], 0..C. A slot with 0 keeps its cache to the bit.
+      window: how many cache positions are read; every start[r] with count[r] > 0 must be at most this. The whole length
         unless given. Round it up to a few sizes: each is compiled once.
+      slots: i32[R], which slot each row extends, distinct where count > 0. Row r extends slot r unless given; then R = N.
 
     Returns:
-      hidden [N, C, D] after the final norm, as `forward` gives it (garbage in ignored columns), and the new cache.
+      hidden [R, C, D] after the final norm, as `forward` gives it (garbage in ignored columns), and the new cache.
     """
-    L, N, S, _, _ = cache.k.shape
-    C = tokens.shape[1]
+    L, N, K, h, S = cache.k.shape
+    R, C = tokens.shape
     window = S if window is None else window
     if not 0 <= window <= S:
         raise ValueError(f"window is {window}; it must lie in 0..{S}, the length of the cache")
-    chex.assert_shape([tokens], (N, C))
-    chex.assert_shape([start, count], (N,))
+    chex.assert_shape([start, count] if slots is None else [start, count, slots], (R,))
     columns = jnp.arange(C, dtype=jnp.int32)[None, :]                                        # [1, C]
-    positions = start[:, None] + columns                                                     # [N, C]
+    positions = start[:, None] + columns                                                     # [R, C]
     rotation = _rotation(config, positions)
+
+    def held(layer):
+        """The part of one layer's cache that is attended to: [R, K, h, W] and [R, K, W, h]."""
+        if slots is not None:
+            return (cache.k.at[layer, slots, :, :, :window].get(mode="clip"),
+                    cache.v.at[layer, slots, :, :window].get(mode="clip"))
+        chex.assert_equal(R, N)
+        part = lambda x, sizes: jax.lax.dynamic_slice(x, (layer, 0, 0, 0, 0), (1, N, K, *sizes))[0]
+        return part(cache.k, (h, window)), part(cache.v, (window, h))
 
     def body(hidden, step):
         index, layer = step
-        # One slice per layer: the part of this layer's cache that is attended to, never the whole of it.
-        old_k, old_v = (jax.lax.dynamic_slice(x, (index, 0, 0, 0, 0), (1, N, window, *x.shape[3:]))[0]
-                        for x in (cache.k, cache.v))
+        old_k, old_v = held(index)
         hidden, k, v = _layer(layer, config, hidden, rotation,
                               lambda q, k, v: attend_cached(q, k, v, old_k, old_v, start))
         return hidden, (k, v)
 
     hidden, (k, v) = jax.lax.scan(body, _embed(params, config, tokens), (jnp.arange(L), params["layers"]))
-    slots = jnp.arange(N, dtype=jnp.int32)[:, None]
+    rows = (jnp.arange(N, dtype=jnp.int32) if slots is None else slots)[:, None]
     target = jnp.where(columns < count[:, None], positions, S)                               # S is out of range: dropped
-    cache = KVCache(cache.k.at[:, slots, target].set(k, mode="drop"), cache.v.at[:, slots, target].set(v, mode="drop"))
+    k, v = (jnp.einsum("lrckh->rclkh", x) for x in (k, v))
+    cache = KVCache(k=cache.k.at[:, rows, :, :, target].set(k, mode="drop"),
+                    v=cache.v.at[:, rows, :, target].set(v, mode="drop"))
     return rms_norm(hidden, params["final_norm"], config.rms_eps), cache
 
 

@@ -39,7 +39,7 @@ def prefill(params, cache: transformer.KVCache, slots: Array, tokens: Array, sta
     """Writes keys and values of `count[r]` further tokens of slot `slots[r]`.
 
     Args:
-      slots: i32[R], distinct; an unused row has the number N and count 0.
+      slots: i32[R], distinct where count > 0.
       tokens: i32[R, C]; columns from count[r] on are ignored.
       start: i32[R], tokens that the slot already holds, at most `window`.
       count: i32[R].
@@ -47,10 +47,7 @@ def prefill(params, cache: transformer.KVCache, slots: Array, tokens: Array, sta
     """
     TRACES["prefill"] += 1
     chex.assert_rank([tokens, slots], [2, 1])
-    reach = min(window + tokens.shape[1], cache.k.shape[2])
-    part = jax.tree.map(lambda x: x.at[:, slots, :reach].get(mode="clip"), cache)
-    _, part = transformer.extend(params, config, part, tokens, start, count, window=min(window, reach))
-    cache = jax.tree.map(lambda x, y: x.at[:, slots, :reach].set(y, mode="drop"), cache, part)
+    _, cache = transformer.extend(params, config, cache, tokens, start, count, window=window, slots=slots)
     return jax.lax.with_sharding_constraint(cache, placement)
 
 
@@ -109,9 +106,6 @@ def draw(logits: Array, temperature: Array, uniform: Array, top_p: float, top_k:
     The distribution is softmax(logits / temperature) restricted by top-k, then top-p. Temperature 0 takes the likeliest
     token; that distribution is a single point, so the log-probability is 0.
 
-    Inverse transform sampling with one uniform number per row: the token at which the cumulative probability passes it.
-    The sum runs over blocks first and then within one block, so that V numbers are summed in about 2 sqrt(V) steps.
-
     Args:
       logits: f32[N, V].
       temperature: f32[], at least 0.
@@ -122,23 +116,36 @@ def draw(logits: Array, temperature: Array, uniform: Array, top_p: float, top_k:
       i32[N] and f32[N].
     """
     chex.assert_rank([logits, uniform, temperature], [2, 1, 0])
+
+    def greedy():
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32), jnp.zeros(logits.shape[0], jnp.float32)
+
+    def sample():
+        return _inverse_transform(heads.filter_logits(logits / temperature, top_p, top_k, None), uniform)
+
+    return jax.lax.cond(temperature == 0, greedy, sample)
+
+
+def _inverse_transform(logits: Array, uniform: Array) -> tuple[Array, Array]:
+    """The token at which the cumulative probability passes `uniform`, and its log-probability; f32[N, V], f32[N] ->
+    i32[N], f32[N].
+
+    The tokens are laid out as a table and accumulated column by column: first over the columns' sums, then within one
+    column. So V numbers are summed in about 2 sqrt(V) dependent steps.
+    """
     N, V = logits.shape
-    greedy = temperature == 0
-    scaled = heads.filter_logits(logits / jnp.where(greedy, 1.0, temperature), top_p, top_k, None)
-    weights = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))                           # [N, V]
-    width = math.isqrt(V - 1) + 1
-    blocks = jnp.pad(weights, ((0, 0), (0, -V % width))).reshape(N, -1, width)               # [N, V / width, width]
-    mass = blocks.sum(axis=-1)
-    edges = jnp.cumsum(mass, axis=-1)
+    columns = math.isqrt(V - 1) + 1
+    weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))                           # [N, V], 0 where filtered
+    table = jnp.pad(weights, ((0, 0), (0, -V % columns))).reshape(N, -1, columns)            # [N, rows, columns]
+    mass = table.sum(axis=1)
+    edges = jnp.cumsum(mass, axis=-1)                                                        # [N, columns]
     target = uniform * edges[:, -1]
-    block = jnp.argmax(edges > target[:, None], axis=-1)
-    inside = jnp.cumsum(_pick(blocks, block), axis=-1)                                       # [N, width]
-    # Clipped so that rounding picks neither a token of weight 0 before the block's first nor one after its last.
-    rest = jnp.clip(target - (_pick(edges, block) - _pick(mass, block)), 0.0, inside[:, -1] * (1 - 2.0 ** -23))
-    token = block * width + jnp.argmax(inside > rest[:, None], axis=-1)
-    token = jnp.where(greedy, jnp.argmax(logits, axis=-1), token).astype(jnp.int32)
-    logprob = jnp.log(_pick(weights, token) / mass.sum(axis=-1))
-    return token, jnp.where(greedy, 0.0, logprob)
+    column = jnp.argmax(edges > target[:, None], axis=-1)
+    inside = jnp.cumsum(jax.vmap(lambda x, i: x[:, i])(table, column), axis=-1)              # [N, rows]
+    # Clipped so that rounding picks neither a token of weight 0 before the column's first nor one after its last.
+    rest = jnp.clip(target - (_pick(edges, column) - _pick(mass, column)), 0.0, inside[:, -1] * (1 - 2.0 ** -23))
+    token = (jnp.argmax(inside > rest[:, None], axis=-1) * columns + column).astype(jnp.int32)
+    return token, jnp.log(_pick(weights, token) / edges[:, -1])
 
 
 def _pick(x: Array, index: Array) -> Array:

@@ -369,10 +369,10 @@ def _round_up(size: int, buckets: tuple[int, ...]) -> int:
 
 
 def _placement(config: ModelConfig, slots: int, weights: Sharding) -> Sharding:
-    """Where the cache [L, N, S, K, h] lives: beside the weights; an axis that its mesh axes do not divide stays whole."""
+    """Where the cache lives, [L, N, K, ...]: beside the weights; an axis that its mesh axes do not divide stays whole."""
     if not isinstance(weights, NamedSharding):
         return weights
     mesh = weights.mesh
     rows = ROWS[0] if slots % math.prod(mesh.shape[axis] for axis in ROWS[0]) == 0 else None
     heads = "tensor" if config.num_kv_heads % mesh.shape["tensor"] == 0 else None
-    return NamedSharding(mesh, PartitionSpec(None, rows, None, heads, None))
+    return NamedSharding(mesh, PartitionSpec(None, rows, heads, None, None))
