@@ -7,14 +7,20 @@ h head_dim. Query head n reads key-value head n // G.
 import chex
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from eau_jax.core.types import Array
 
-HIDDEN = -1e30  # score of what may not be seen: exp() of it is 0, and no inf - inf can arise
+HIDDEN = -1e30      # score of what may not be seen: exp() of it is 0, and no inf - inf can arise
+KEPT = "kept"       # name of what the forward pass stores for the backward pass, see `transformer.forward`
+MIN_BLOCK, MAX_BLOCKS = 128, 8
 
 
 def attend(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
     """Attention within the rows: column t reads columns s <= t with the same segment id.
+
+    Queries are taken in blocks, and each reads the keys up to its own end only. Nothing of size S * S is stored for the
+    backward pass: it computes the scores again (Dao et al. 2022, arXiv:2205.14135).
 
     Args:
       q: [R, S, H, h]; k, v: [R, S, K, h].
@@ -24,12 +30,75 @@ def attend(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
       [R, S, H, h].
     """
     chex.assert_rank([q, k, v], 4)
-    S = q.shape[1]
-    causal = jnp.arange(S)[:, None] >= jnp.arange(S)[None, :]                                # [S, S]
-    visible = (segment_ids[:, :, None] == segment_ids[:, None, :]) & causal[None]            # [R, S, S]
-    scores = _scores(q, k) + jnp.where(visible, 0.0, HIDDEN)[:, None, None]                  # [R, K, G, S, S]
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("rkgst,rtkh->rskgh", weights, v).reshape(q.shape)
+    R, S, H, h = q.shape
+    q = q.reshape(R, S, k.shape[2], -1, h).transpose(0, 2, 3, 1, 4) * jnp.asarray(h ** -0.5, q.dtype)  # [R, K, G, S, h]
+    out = _attend(q, k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), segment_ids)
+    return out.transpose(0, 3, 1, 2, 4).reshape(R, S, H, h)
+
+
+@jax.custom_vjp
+def _attend(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
+    """`attend` with heads outside: scaled q [R, K, G, S, h], k and v [R, K, S, h] -> [R, K, G, S, h]."""
+    return _attend_fwd(q, k, v, segment_ids)[0]
+
+
+def _attend_fwd(q, k, v, segment_ids):
+    R, K, G, S, h = q.shape
+    outs, normalisers = [], []
+    for begin, end in _blocks(S):
+        queries = q[:, :, :, begin:end].reshape(R, K, -1, h)
+        scores = _dot(queries, k[:, :, :end], 3, 3).reshape(R, K, G, -1, end)                # [R, K, G, block, end]
+        scores = jnp.where(_visible(segment_ids, begin, end)[:, None, None], scores, HIDDEN)
+        peak = scores.max(axis=-1, keepdims=True)
+        weights = jnp.exp(scores - peak)
+        total = weights.sum(axis=-1, keepdims=True)
+        mixed = _dot(weights.astype(v.dtype).reshape(R, K, -1, end), v[:, :, :end], 3, 2)
+        outs.append((mixed.reshape(R, K, G, -1, h) / total).astype(q.dtype))
+        normalisers.append((peak + jnp.log(total))[..., 0])
+    out = checkpoint_name(jnp.concatenate(outs, axis=3), KEPT)
+    normaliser = checkpoint_name(jnp.concatenate(normalisers, axis=3), KEPT)                 # [R, K, G, S], of exp(scores)
+    return out, (q, k, v, segment_ids, out, normaliser)
+
+
+def _attend_bwd(residuals, d_out):
+    """With P = softmax(Q K^T), O = P V:  dV = P^T dO,  dP = dO V^T,  dS = P * (dP - rowsum(dO * O)),  dQ = dS K,
+    dK = dS^T Q.  Scores are held transposed, keys before queries: then no product needs a transposed copy of them."""
+    q, k, v, segment_ids, out, normaliser = residuals
+    R, K, G, S, h = q.shape
+    inner = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1)            # [R, K, G, S]
+    d_q, d_k, d_v = [], jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
+    for begin, end in _blocks(S):
+        queries, d_outs = (x[:, :, :, begin:end].reshape(R, K, -1, h) for x in (q, d_out))
+        visible = jnp.swapaxes(_visible(segment_ids, begin, end), 1, 2)[:, None, :, None]    # [R, 1, end, 1, block]
+        per_query = lambda x: x[:, :, None, :, begin:end]
+        scores = _dot(k[:, :, :end], queries, 3, 3).reshape(R, K, end, G, -1)                # [R, K, end, G, block]
+        weights = jnp.exp(jnp.where(visible, scores - per_query(normaliser), HIDDEN))
+        d_weights = _dot(v[:, :, :end], d_outs, 3, 3).reshape(R, K, end, G, -1)
+        d_scores = (weights * (d_weights - per_query(inner))).astype(q.dtype).reshape(R, K, end, -1)
+        d_v = d_v.at[:, :, :end].add(_dot(weights.astype(q.dtype).reshape(R, K, end, -1), d_outs, 3, 2))
+        d_k = d_k.at[:, :, :end].add(_dot(d_scores, queries, 3, 2))
+        d_queries = _dot(jnp.swapaxes(k[:, :, :end], 2, 3), d_scores, 3, 2)                  # [R, K, h, G * block]
+        d_q.append(jnp.swapaxes(d_queries, 2, 3).reshape(R, K, G, -1, h).astype(q.dtype))
+    return jnp.concatenate(d_q, axis=3), d_k.astype(k.dtype), d_v.astype(v.dtype), None
+
+
+_attend.defvjp(_attend_fwd, _attend_bwd)
+
+
+def _blocks(S: int) -> list[tuple[int, int]]:
+    size = max(MIN_BLOCK, -(-S // MAX_BLOCKS))
+    return [(begin, min(begin + size, S)) for begin in range(0, S, size)]
+
+
+def _visible(segment_ids: Array, begin: int, end: int) -> Array:
+    """bool[R, end - begin, end]: which of the columns before `end` each column from `begin` on reads."""
+    causal = jnp.arange(begin, end)[:, None] >= jnp.arange(end)[None, :]
+    return (segment_ids[:, begin:end, None] == segment_ids[:, None, :end]) & causal[None]
+
+
+def _dot(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
+    """Product over one axis of each, [R, K] outside, in float32."""
+    return jax.lax.dot_general(a, b, (((a_axis,), (b_axis,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
 
 
 def attend_cached(q: Array, k: Array, v: Array, old_k: Array, old_v: Array, start: Array) -> Array:
@@ -63,9 +132,3 @@ def attend_cached(q: Array, k: Array, v: Array, old_k: Array, old_v: Array, star
     mixed = mixed + jnp.matmul(new.astype(v.dtype), v, preferred_element_type=jnp.float32)
     return jnp.einsum("nkgch->nckgh", (mixed / total).reshape(N, K, G, C, h)).reshape(N, C, K * G, h).astype(v.dtype)
 
-
-def _scores(q: Array, k: Array) -> Array:
-    """q k / sqrt(h): f32[R, K, G, S, T] of q [R, S, H, h] and k [R, T, K, h]."""
-    R, S, H, h = q.shape
-    q = q.reshape(R, S, k.shape[2], H // k.shape[2], h)
-    return jnp.einsum("rskgh,rtkh->rkgst", q, k, preferred_element_type=jnp.float32) * h ** -0.5

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct, traverse_util
+from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
 from eau_jax.core.types import Array
-from eau_jax.models.attention import attend, attend_cached
+from eau_jax.models.attention import KEPT, attend, attend_cached
 from eau_jax.models.config import ModelConfig
 
 Path = tuple[str, ...]
@@ -118,7 +119,9 @@ def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, s
         hidden, _, _ = _layer(layer, config, hidden, rotation, lambda q, k, v: attend(q, k, v, segment_ids))
         return hidden, None
 
-    body = jax.checkpoint(body, prevent_cse=False) if config.remat else body
+    # Norms and the gate's product are cheaper to compute again than to store, so only what is named KEPT is stored.
+    keep = None if config.remat else jax.checkpoint_policies.save_only_these_names(KEPT)
+    body = jax.checkpoint(body, prevent_cse=False, policy=keep)
     hidden, _ = jax.lax.scan(body, _embed(params, config, tokens), params["layers"])
     return rms_norm(hidden, params["final_norm"], config.rms_eps)
 
@@ -202,18 +205,41 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
            attend: Callable[[Array, Array, Array], Array]) -> tuple[Array, Array, Array]:
     """One block: [R, S, D] -> [R, S, D], and the rotated keys and the values [R, S, K, h] of its tokens."""
     layer = jax.tree.map(lambda w: w.astype(config.compute_dtype), layer)
+    kept = lambda x: checkpoint_name(x, KEPT)
+    heads = lambda y: y.reshape(*y.shape[:-1], -1, config.head_dim)
     x = rms_norm(hidden, layer["attn_norm"], config.rms_eps)
-    q, k, v = (jnp.einsum("rsd,dnh->rsnh", x, layer[name]) for name in ("q", "k", "v"))
+    q, k, v = (heads(linear(x, layer[name].reshape(config.d_model, -1))) for name in ("q", "k", "v"))
     if config.qkv_bias:
         q, k, v = (y + layer[f"{name}_bias"][None, None] for y, name in ((q, "q"), (k, "k"), (v, "v")))
     if config.qk_norm:
         q, k = rms_norm(q, layer["q_norm"], config.rms_eps), rms_norm(k, layer["k_norm"], config.rms_eps)
-    q, k = _rotate(q, rotation), _rotate(k, rotation)
-    mixed = jnp.einsum("rsnh,nhd->rsd", attend(q, k, v), layer["o"])
-    hidden = hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed)
+    q, k, v = kept(_rotate(q, rotation)), kept(_rotate(k, rotation)), kept(v)
+    mixed = attend(q, k, v)
+    mixed = linear(mixed.reshape(*mixed.shape[:2], -1), layer["o"].reshape(-1, config.d_model))
+    hidden = kept(hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed))
     x = rms_norm(hidden, layer["mlp_norm"], config.rms_eps)
-    gated = jax.nn.silu(x @ layer["gate"]) * (x @ layer["up"])
-    return hidden + gated @ layer["down"], k, v
+    gate, up = kept(linear(x, layer["gate"])), kept(linear(x, layer["up"]))
+    return hidden + linear(jax.nn.silu(gate) * up, layer["down"]), k, v
+
+
+@jax.custom_vjp
+def linear(x: Array, weight: Array) -> Array:
+    """x [..., E] @ weight [E, F]. The rule states the weight's gradient as x^T g; the automatic one is (g^T x)^T, for
+    which XLA's CPU backend copies g, the larger of the two, and falls back to a slower product."""
+    return x @ weight
+
+
+def _linear_fwd(x, weight):
+    return x @ weight, (x, weight)
+
+
+def _linear_bwd(residuals, grad):
+    x, weight = residuals
+    rows = tuple(range(x.ndim - 1))
+    return grad @ weight.T, jax.lax.dot_general(x, grad, ((rows, rows), ((), ())))
+
+
+linear.defvjp(_linear_fwd, _linear_bwd)
 
 
 def _embed(params: Any, config: ModelConfig, tokens: Array) -> Array:
