@@ -146,10 +146,10 @@ def _learn(command: str, arguments: list[str]) -> int:
     config, launch = parse_overrides(before, arguments[1:], f"eau-jax {command} {path}")
     source = runnable(path, changed(before, config))
 
-    from eau_jax import train
+    from eau_jax import dry_run, train
 
     if launch.dry_run:
-        train.dry_run(config)
+        dry_run.show(config)
     elif command == "sft":
         train.cold_start_only(config, source)
     else:

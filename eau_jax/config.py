@@ -64,6 +64,8 @@ class Model:
     """(config, folder) -> None: writes a Hugging Face folder with config, weights and tokenizer; None: use `folder`"""
     folder: str = ""
     """a Hugging Face folder to start from, when nothing is made"""
+    architecture: Part = None
+    """the ModelConfig that the weights have; a dry run then needs no weights"""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of parameters and optimizer state: float32 or bfloat16"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"

@@ -50,6 +50,24 @@ def load(config: Config, folder: Path) -> tuple[ModelConfig, Any]:
     return dataclasses.replace(model, compute_dtype=config.model.compute_dtype, remat=config.model.remat), params
 
 
+def architecture(config: Config) -> ModelConfig:
+    """The model's shapes without its weights: `model.architecture`, that of a new model, or the folder's.
+
+    Raises:
+      ConfigError: when the config tells none of them.
+    """
+    if config.model.architecture is not None:
+        model = config.model.architecture
+    elif config.model.make is new_model:
+        model = _new_architecture(config, config.model.vocab_size)
+    elif config.model.folder:
+        model = hf.read_config(config.model.folder)
+    else:
+        raise ConfigError("a dry run needs shapes: give model.architecture in the config, or --model.folder")
+    return dataclasses.replace(model, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype,
+                               remat=config.model.remat)
+
+
 def whole(folder: Path, write: Callable[[Path], None]) -> Path:
     """`folder`, written by `write` if it is not there yet: completely or not at all."""
     if not folder.exists():
@@ -72,13 +90,17 @@ def new_model(config: Config, folder: Path) -> None:
     texts = [text for episode in episodes for text in
              (*config.env.prompt(episode.task), *(part for turn in episode.turns for part in (turn.agent_text, turn.reply_text)))]
     words = tokenizer.train_bpe(texts, config.model.vocab_size, specials, folder)
-    model = ModelConfig(
-        family="qwen3", vocab_size=words.vocab_size, d_model=config.model.d_model, num_layers=config.model.num_layers,
-        num_heads=config.model.num_heads, num_kv_heads=config.model.num_kv_heads,
-        head_dim=config.model.d_model // config.model.num_heads, d_ff=config.model.d_ff, qk_norm=True,
-        max_position=max(config.rollout.max_tokens, 2048))
+    model = _new_architecture(config, words.vocab_size)
     params = transformer.init(model, jax.random.key(config.seed))
     hf.save(folder, model, jax.device_get(params), tokenizer_files_from=None)
+
+
+def _new_architecture(config: Config, vocab_size: int) -> ModelConfig:
+    shape = config.model
+    return ModelConfig(
+        family="qwen3", vocab_size=vocab_size, d_model=shape.d_model, num_layers=shape.num_layers,
+        num_heads=shape.num_heads, num_kv_heads=shape.num_kv_heads, head_dim=shape.d_model // shape.num_heads,
+        d_ff=shape.d_ff, qk_norm=True, max_position=max(config.rollout.max_tokens, 2048))
 
 
 def smollm2(config: Config, folder: Path) -> None:

@@ -43,11 +43,16 @@ def load(folder: str | Path, *, param_dtype: str = "float32") -> tuple[ModelConf
     Raises:
       CheckpointError: an unsupported architecture; a missing, extra, misshapen or repeated tensor.
     """
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder / 'config.json'} does not exist; a Hugging Face model folder is expected")
-    config = config_from_hf(_read_json(folder / "config.json"), param_dtype=param_dtype)
-    return config, import_tensors(config, _Files(folder), str(folder))
+    config = read_config(folder, param_dtype=param_dtype)
+    return config, import_tensors(config, _Files(Path(folder)), str(folder))
+
+
+def read_config(folder: str | Path, *, param_dtype: str = "float32") -> ModelConfig:
+    """The config of a folder, without its weights."""
+    file = Path(folder) / "config.json"
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist; a Hugging Face model folder is expected")
+    return config_from_hf(_read_json(file), param_dtype=param_dtype)
 
 
 def save(folder: str | Path, config: ModelConfig, params: Any, *, tokenizer_files_from: Any = None,
