@@ -1,9 +1,9 @@
 """What is computed once per batch before it is learned from: old log-probabilities, values, advantages and targets."""
 
 import functools
-from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from eau_jax.algorithms import estimate
@@ -47,11 +47,11 @@ def _score(learner: Learner, params: dict, rows: Rows, knobs: dict) -> tuple[Arr
     """Old and reference log-probabilities f32[R, S] and values f32[R, S+1] of one micro-batch."""
     learner.traces["score"] += 1
     temperature = knobs["sampler"].temperature
-    trunk = critic.hidden(params["policy"], learner, rows)
+    trunk = critic.encode(params["policy"], learner, rows)
     logprobs, _ = critic.logprobs(params["policy"], learner, trunk, rows, temperature)
-    ref_logprobs = jax.numpy.zeros_like(logprobs)
+    ref_logprobs = jnp.zeros_like(logprobs)
     if learner.kl is not None:
-        ref_hidden = critic.hidden(params["reference"], learner, rows)
+        ref_hidden = critic.encode(params["reference"], learner, rows)
         ref_logprobs, _ = critic.logprobs(params["reference"], learner, ref_hidden, rows, temperature)
     values = learner.critic.values(params["critic"], learner, rows, trunk)
     return jax.lax.with_sharding_constraint((logprobs, ref_logprobs, values), by_row(learner.mesh))

@@ -2,22 +2,21 @@
 
     <folder>/<step>/policy/     the policy's params, alone, so that they can be loaded without knowing anything else
                     training/   all other arrays of the LearnerState
-                    host/       JSON: where the data stands, knob values, rules text, generation, versions, ...
+                    host/       JSON: {"host": where the data stands, knob values, rules, ..., "statistic": how good it is}
 
 A step is written into a temporary folder and renamed when all of it is on disk. What a kill leaves behind is therefore
 ignored, and removed by the next writer. A step whose files were damaged later is set aside with a message.
 """
 
 import logging
+import math
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
-from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from eau_jax.core.sharding import shardings
 from eau_jax.learner.parts import LearnerState
@@ -25,8 +24,7 @@ from eau_jax.models import transformer
 from eau_jax.models.config import ModelConfig
 
 log = logging.getLogger(__name__)
-STATISTIC = "statistic"
-BROKEN = "broken"
+BROKEN = "broken"   # suffix of a step that was set aside
 
 
 class CheckpointError(ValueError):
@@ -47,10 +45,9 @@ class Checkpoints:
         if keep < 1:
             raise ValueError(f"checkpoint.keep is {keep}; it must be at least 1")
         self.folder = Path(folder).absolute()
-        keeps = preservation_policy.AnyPreservationPolicy([
-            preservation_policy.LatestN(keep),
-            preservation_policy.BestN(n=1, get_metric_fn=_statistic, keep_checkpoints_without_metrics=False)])
-        options = ocp.CheckpointManagerOptions(preservation_policy=keeps, best_fn=_statistic, cleanup_tmp_directories=True)
+        self._keep = keep
+        self._statistics = {step: _statistic(self.folder / str(step)) for step in _complete(self.folder)}
+        options = ocp.CheckpointManagerOptions(preservation_policy=self, cleanup_tmp_directories=True)
         try:
             self._manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as error:
@@ -70,15 +67,22 @@ class Checkpoints:
         self.wait()
         self._need_space(state)
         policy, training = _split(state)
+        statistic = None if math.isnan(statistic) else float(statistic)
+        self._statistics[step] = _rank(statistic)
         try:
-            saved = self._manager.save(
-                step, metrics={STATISTIC: float(np.nan_to_num(statistic, nan=-np.finfo(np.float32).max))}, force=True,
-                args=ocp.args.Composite(policy=ocp.args.StandardSave(policy), training=ocp.args.StandardSave(training),
-                                        host=ocp.args.JsonSave(host)))
+            saved = self._manager.save(step, force=True, args=ocp.args.Composite(
+                policy=ocp.args.StandardSave(policy), training=ocp.args.StandardSave(training),
+                host=ocp.args.JsonSave({"host": host, "statistic": statistic})))
         except Exception as error:
             raise self._failed(f"step {step}", error) from error
         if not saved:
             raise CheckpointError(f"{self.folder}: step {step} was not saved; there are steps {self.steps()} already")
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Orbax asks which of the steps, oldest first, stay once a new one is complete."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        best = max(steps, key=lambda step: (self._statistics[step], step), default=None)
+        return [step == best or step in steps[-self._keep:] for step in steps]
 
     def wait(self) -> None:
         """Returns when everything begun is on disk. Raises CheckpointError when it could not be written."""
@@ -97,7 +101,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Complete steps, oldest first."""
-        return sorted(self._manager.all_steps())
+        return _complete(self.folder)
 
     def restore_latest(self, like: LearnerState) -> Restored:
         """The latest step that can be read, on the devices that `like` names.
@@ -128,9 +132,7 @@ class Checkpoints:
     def _read(self, step: int, policy: Any, training: Any) -> tuple[Any, Any, dict]:
         read = self._manager.restore(step, args=ocp.args.Composite(
             policy=ocp.args.StandardRestore(policy), training=ocp.args.StandardRestore(training), host=ocp.args.JsonRestore()))
-        if read.host is None:
-            raise ValueError("host/ is missing")
-        return read.policy, read.training, read.host
+        return read.policy, read.training, read.host["host"]
 
     def _check_shapes(self, step: int, like: LearnerState) -> None:
         """Raises CheckpointError for an intact step of another structure; returns when the step cannot even be described."""
@@ -161,8 +163,6 @@ class Checkpoints:
                                   f"free; free space, then continue with --resume. Steps {self.steps()} are intact")
 
     def _failed(self, what: str, error: Exception) -> CheckpointError:
-        for leftover in self.folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
         return CheckpointError(f"{self.folder}: {what} could not be written: {_brief(error)}; free space or choose another "
                                f"place with --root, then continue with --resume. Steps {self.steps()} are intact")
 
@@ -198,7 +198,7 @@ def find_step(folder: str | Path, which: int | str) -> int:
     if which == "latest":
         return steps[-1]
     if which == "best":
-        return max(steps, key=lambda step: (_metric(Path(folder) / str(step)), step))
+        return max(steps, key=lambda step: (_statistic(Path(folder) / str(step)), step))
     if which not in steps:
         raise CheckpointError(f"{folder} holds no step {which!r}; allowed: latest, best, {', '.join(map(str, steps))}")
     return which
@@ -209,13 +209,17 @@ def _complete(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit()) if folder.is_dir() else []
 
 
-def _metric(step: Path) -> float:
-    with ocp.Checkpointer(ocp.JsonCheckpointHandler("metrics")) as reader:
-        return _statistic(reader.restore(step / "metrics"))
+def _statistic(step: Path) -> float:
+    """What `save` was told; -inf for nan, and for a step that cannot be read."""
+    try:
+        with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
+            return _rank(reader.restore(step / "host")["statistic"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return -math.inf
 
 
-def _statistic(metrics: dict[str, float]) -> float:
-    return metrics[STATISTIC]
+def _rank(statistic: float | None) -> float:
+    return -math.inf if statistic is None else statistic
 
 
 def _split(state: LearnerState) -> tuple[Any, Any]:

@@ -23,7 +23,8 @@ class SharedKnobs:
     coef: float = knob(0.5, 0.0, 10.0, "weight of the value loss beside the policy loss", trust=0.5)
 
 
-def hidden(params: Any, learner: Learner, rows: Rows) -> Array:
+def encode(params: Any, learner: Learner, rows: Rows) -> Array:
+    """Hidden states [R, S, D] of one tower."""
     return transformer.forward(params, learner.model, rows.tokens, rows.positions, rows.segment_ids)
 
 
@@ -53,22 +54,22 @@ def value_terms(critic: Any, learner: Learner, rows: Rows, hidden: Array, knobs:
 
 def _policy_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     policy = params["policy"]
-    return policy_terms(policy, learner, rows, hidden(policy, learner, rows), knobs)
+    return policy_terms(policy, learner, rows, encode(policy, learner, rows), knobs)
 
 
 def _tower_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     critic = params["critic"]
-    return value_terms(critic, learner, rows, hidden(critic["model"], learner, rows), knobs)
+    return value_terms(critic, learner, rows, encode(critic["model"], learner, rows), knobs)
 
 
 def _head_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     """The value loss on the policy's trunk; differentiated in the head alone."""
-    return value_terms(params["critic"], learner, rows, hidden(params["policy"], learner, rows), knobs)
+    return value_terms(params["critic"], learner, rows, encode(params["policy"], learner, rows), knobs)
 
 
 def _joint_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     """Policy loss + coef * value loss, one forward pass."""
-    trunk = hidden(params["policy"], learner, rows)
+    trunk = encode(params["policy"], learner, rows)
     loss, metrics = policy_terms(params["policy"], learner, rows, trunk, knobs)
     term, more = value_terms(params["critic"], learner, rows, trunk, knobs)
     return loss + knobs["critic"].coef * term, metrics | more
@@ -86,7 +87,7 @@ def _tower_axes(config: ModelConfig) -> Any:
 
 
 def _tower_values(critic: Any, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
-    return heads.values(critic["head"], hidden(critic["model"], learner, rows))
+    return heads.values(critic["head"], encode(critic["model"], learner, rows))
 
 
 def _init_head(config: ModelConfig, policy: Any, key: Array) -> Any:

@@ -105,7 +105,7 @@ class Learner:
     top_p: float = 1.0                      # as the sampler's
     top_k: int = 0                          # as the sampler's; 0: off
     chunk: int = 1024                       # positions per call of the output head
-    traces: collections.Counter = dataclasses.field(default_factory=collections.Counter)  # of each jitted function
+    traces: collections.Counter = dataclasses.field(default_factory=collections.Counter, init=False)  # of each jitted function
 
     def __post_init__(self):
         for name in ("tasks", "group", "tokens", "actions", "micro_rows", "epochs", "minibatches", "critic_updates", "chunk"):

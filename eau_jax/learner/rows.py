@@ -68,8 +68,3 @@ def to_batch(rows: list[Array], packing: Packing, shape: tuple[int, ...]) -> np.
     """Results of successive micro-batches, [micro_rows, S or S+1] each -> `shape` [P, G, columns]."""
     whole = np.concatenate([np.asarray(part) for part in rows])
     return from_rows(whole, packing, shape[-1]).reshape(shape)
-
-
-def select(packing_lengths: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """i32[P, G] lengths with those of groups off `member` bool[P] set to 0."""
-    return np.where(member[:, None], packing_lengths, 0)

@@ -6,7 +6,7 @@ import numpy as np
 from eau_jax.algorithms.reduction import token_mean
 from eau_jax.core.masking import masked_sum
 from eau_jax.core.types import Array, Mean, TrainState, Trajectory
-from eau_jax.learner.critic import hidden
+from eau_jax.learner.critic import encode
 from eau_jax.learner.parts import Learner, Phase, Rows
 from eau_jax.learner.rows import build, lay_out, unannotated
 from eau_jax.learner.update import take_step
@@ -41,7 +41,7 @@ def update(learner: Learner, policy: TrainState, trajectory: Trajectory, knobs: 
 
 def _loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     """−Σ weight · log π(token) at temperature 1."""
-    trunk = hidden(params["policy"], learner, rows)
+    trunk = encode(params["policy"], learner, rows)
     logprobs, _ = heads.token_logprobs(params["policy"], learner.model, trunk, rows.tokens, rows.mask, 1.0,
                                        chunk=learner.chunk, groups=learner.row_shards)
     return -masked_sum(rows.weights * logprobs, rows.mask), {"nll": Mean.of(-logprobs, rows.mask)}

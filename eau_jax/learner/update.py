@@ -12,7 +12,7 @@ from eau_jax.core.sharding import replicated
 from eau_jax.core.types import Array, Mean, TrainState, Trajectory
 from eau_jax.learner import optimizer
 from eau_jax.learner.parts import Annotation, Learner, LearnerState, NonFiniteError, Phase, Rows
-from eau_jax.learner.rows import build, fit, lay_out, micro_batches, select
+from eau_jax.learner.rows import build, fit, lay_out, micro_batches
 from eau_jax.learner.state import axes, state_shardings
 
 
@@ -65,7 +65,7 @@ def _plan(learner: Learner, step: int, usable: np.ndarray, rng: np.random.Genera
 def minibatch(learner: Learner, trajectory: Trajectory, annotation: Annotation, member: np.ndarray) -> Rows:
     """Packed rows of the groups where `member` bool[P] holds, each token with its weight in this minibatch."""
     weights, value_weights = _weigh(learner, trajectory.action_ids, annotation.targets.value_mask, member)
-    packing = lay_out(learner, select(trajectory.length, member))
+    packing = lay_out(learner, np.where(member[:, None], trajectory.length, 0))
     return build(packing, trajectory, annotation, weights, value_weights)
 
 
@@ -79,24 +79,26 @@ def take_step(learner: Learner, phase: Phase, towers: dict[str, TrainState], row
     """
     params = {name: tower.params for name, tower in towers.items()}
     loss, grads, metrics = gradients(learner, phase, params, rows, knobs)
-    loss, norms, metrics = jax.device_get((loss, _norms(learner, phase, grads), metrics))
+    norms = jax.device_get(_norms(learner, phase, grads))
     bad = [f"{name} gradient norm {norm}" for name, norm in norms.items() if not np.isfinite(norm)]
     if bad or not np.isfinite(loss):
         raise NonFiniteError(f"{', '.join([f'{where}: loss {loss}', *bad])}; this step was not applied. Lower the learning "
                              f"rate, or look for non-finite rewards or weights", towers)
-    metrics = {name: Mean(np.float64(mean.total), np.float64(mean.count)) for name, mean in metrics.items()}
     metrics[f"{phase.name}_loss"] = _one(loss)
     metrics |= {f"{name}_grad_norm": _one(norm) for name, norm in norms.items()}
     return towers | {name: _apply(learner, name, towers[name], grads[name], knobs) for name in phase.towers}, metrics
 
 
-def gradients(learner: Learner, phase: Phase, params: dict, rows: Rows, knobs: dict) -> tuple[Array, dict, dict[str, Mean]]:
-    """Loss f32[], float32 gradients of the phase's towers, and metrics, summed over the micro-batches of `rows`."""
-    total = None
+def gradients(learner: Learner, phase: Phase, params: dict, rows: Rows, knobs: dict) -> tuple[float, dict, dict[str, Mean]]:
+    """Loss, float32 gradients of the phase's towers, and metrics, summed over the micro-batches of `rows`."""
+    grads, results, metrics = _zeros(learner, phase, params), [], {}
     for part in micro_batches(learner, rows):
-        result = _gradients(learner, phase, params, part, knobs)
-        total = result if total is None else _add(learner, phase, total, result)
-    return total
+        grads, *result = _gradients(learner, phase, params, part, knobs, grads)
+        results.append(result)
+    results = jax.device_get(results)  # after the loop, so that the host runs ahead of the device
+    for _, more in results:
+        metrics = merge(metrics, {name: Mean(np.float64(mean.total), np.float64(mean.count)) for name, mean in more.items()})
+    return sum(float(loss) for loss, _ in results), grads, metrics
 
 
 def merge(metrics: dict[str, Mean], more: dict[str, Mean]) -> dict[str, Mean]:
@@ -118,19 +120,23 @@ def _weigh(learner: Learner, action_ids: Array, value_mask: Array, member: Array
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _gradients(learner: Learner, phase: Phase, params: dict, rows: Rows, knobs: dict) -> tuple[Array, dict, dict[str, Mean]]:
-    """Loss, float32 gradients by tower, and metrics of one micro-batch."""
+def _zeros(learner: Learner, phase: Phase, params: dict) -> dict:
+    """Float32 gradients of nothing, by tower of the phase."""
+    learner.traces[f"{phase.name}_zeros"] += 1
+    grads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), {name: params[name] for name in phase.towers})
+    return jax.lax.with_sharding_constraint(grads, _places(learner, grads))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=5)
+def _gradients(learner: Learner, phase: Phase, params: dict, rows: Rows, knobs: dict,
+               grads: dict) -> tuple[dict, Array, dict[str, Mean]]:
+    """`grads` plus those of one micro-batch, added in the same pass so that only one float32 copy exists; loss, metrics."""
     learner.traces[f"{phase.name}_gradients"] += 1
     loss = lambda trained: phase.loss(params | trained, learner, rows, knobs)
-    (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)({name: params[name] for name in phase.towers})
-    grads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
-    return jax.lax.with_sharding_constraint((value, grads, metrics), _places(learner, value, grads, metrics))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
-def _add(learner: Learner, phase: Phase, total: tuple, result: tuple) -> tuple:
-    learner.traces[f"{phase.name}_add"] += 1
-    return jax.lax.with_sharding_constraint(jax.tree.map(jnp.add, total, result), _places(learner, *total))
+    (value, metrics), more = jax.value_and_grad(loss, has_aux=True)({name: params[name] for name in phase.towers})
+    grads = jax.tree.map(lambda total, leaf: total + leaf.astype(jnp.float32), grads, more)
+    grads = jax.lax.with_sharding_constraint(grads, _places(learner, grads))
+    return grads, *jax.lax.with_sharding_constraint((value, metrics), replicated(learner.mesh))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -152,8 +158,7 @@ def _next(learner: Learner, step: Array) -> Array:
     return jax.lax.with_sharding_constraint(step + 1, replicated(learner.mesh))
 
 
-def _places(learner: Learner, value: Array, grads: dict, metrics: dict) -> tuple:
-    """Gradients lie as their params do; numbers everywhere."""
-    everywhere = jax.tree.map(lambda _: replicated(learner.mesh), (value, metrics))
+def _places(learner: Learner, grads: dict) -> dict:
+    """Gradients lie as their params do."""
     states = state_shardings(learner)
-    return everywhere[0], {name: getattr(states, name).params for name in grads}, everywhere[1]
+    return {name: getattr(states, name).params for name in grads}

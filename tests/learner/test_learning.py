@@ -11,16 +11,14 @@ import small_learner as small
 
 from eau_jax.algorithms.group import grpo
 from eau_jax.core import knobs as knob_tree
+from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import Trajectory
 from eau_jax.learner import critic, optimizer, sft
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.parts import NonFiniteError
-from eau_jax.learner.state import axes, default_knobs, init_tower
+from eau_jax.learner.state import abstract_state, axes, default_knobs, init_tower
 from eau_jax.learner.update import update
-
-
-def knobs_of(learner, **changes):
-    return knob_tree.patch({"rl": default_knobs(learner)}, {f"rl.{path}": value for path, value in changes.items()})["rl"]
+from eau_jax.models import heads, transformer
 
 
 def patch(knobs, changes):
@@ -117,14 +115,30 @@ def test_counts_of_steps_are_what_the_config_says():
 
 
 def test_knobs_and_row_counts_change_without_a_new_trace(base, knobs):
-    learner = dataclasses.replace(base, micro_rows=2, minibatches=2)
+    learner = dataclasses.replace(base, micro_rows=1, minibatches=2)
     state = small.start(learner)
     for seed in range(4):
         knobs = patch(knobs, {"sampler.temperature": 0.5 + 0.3 * seed, "advantage.gamma": 1 - 0.1 * seed,
                               "policy_optimizer.learning_rate": 1e-4 * (seed + 1), "policy_optimizer.warmup_steps": seed,
                               "policy_loss.clip_low": 0.1 * (seed + 1), "critic_optimizer.max_grad_norm": 1.0 + seed})
         state, _ = run(learner, state, knobs, 1, small.trajectory(seed, tasks=2 + seed % 3))
-    assert set(learner.traces.values()) == {1}, learner.traces
+    assert "policy_zeros" in learner.traces and set(learner.traces.values()) == {1}, learner.traces
+
+
+def test_eight_devices_train_as_one_does(base, knobs):
+    """Same losses and gradient norms, and still one trace each: the state comes back where it lay."""
+    many = small.learner(mesh=make_mesh(2, 2, 2))
+    states = [small.start(learner) for learner in (base, many)]
+    for step in range(3):
+        results = [run(learner, state, knobs, 1, small.trajectory(step))
+                   for learner, state in zip((base, many), states, strict=True)]
+        states = [state for state, _ in results]
+        one, other = (metrics for _, metrics in results)
+        assert one.keys() == other.keys()
+        for name in one:
+            assert one[name].result() == pytest.approx(other[name].result(), rel=1e-2, abs=1e-3), (step, name)
+    assert set(many.traces.values()) == {1}
+    assert jax.tree.map(lambda x: x.sharding, states[1]) == jax.tree.map(lambda x: x.sharding, abstract_state(many))
 
 
 def test_learning_rate_zero_leaves_every_bit(base, knobs):
@@ -152,9 +166,11 @@ def test_every_knob_moves_something(base, knobs, path, value):
         state = small.start(base)
         for seed in range(2):
             annotation, _ = annotate(base, state, small.trajectory(), knobs)
-            if seed:  # off policy, so that clips bind
-                annotation = annotation.replace(targets=annotation.targets.replace(
-                    old_logprobs=annotation.targets.old_logprobs * 1.3))
+            if seed:  # another policy and critic, so that every clip binds somewhere
+                noise, targets = np.random.default_rng(0).normal(size=(2, small.P, small.G, small.T)), annotation.targets
+                annotation = annotation.replace(targets=targets.replace(
+                    old_logprobs=(targets.old_logprobs + 0.5 * noise[0]).astype(np.float32),
+                    old_values=(targets.old_values + 0.5 * noise[1]).astype(np.float32)))
             state, _ = update(base, state, small.trajectory(), annotation, knobs, seed=0)
         return copy((state.policy.params, state.critic.params))
     assert differs(outcome(knobs), outcome(patch(knobs, {path: value})))
@@ -272,7 +288,6 @@ def metrics_of_a_uniform_guess():
 
 
 def dense_nll(params, trajectory):
-    from eau_jax.models import transformer
     tokens = trajectory.tokens.reshape(-1, small.T)
     positions = np.broadcast_to(np.arange(small.T, dtype=np.int32), tokens.shape)
     hidden = transformer.forward(params, small.MODEL, tokens, positions, np.ones_like(tokens))
@@ -286,7 +301,6 @@ def test_a_two_turn_bandit_is_learned():
     learner = small.learner(tasks=16, group=4, micro_rows=16, minibatches=2, critic_updates=2)
     knobs = patch(default_knobs(learner), {"policy_optimizer.learning_rate": 2e-3, "critic_optimizer.learning_rate": 3e-3})
     state = small.start(learner)
-    from eau_jax.models import heads, transformer
     score = jax.jit(lambda params, tokens: heads.logits(params, small.MODEL, transformer.forward(
         params, small.MODEL, tokens, jnp.broadcast_to(jnp.arange(4, dtype=jnp.int32)[None], tokens.shape),
         jnp.ones_like(tokens)).reshape(-1, 32)).reshape(*tokens.shape, -1))
