@@ -53,12 +53,14 @@ def prefill(params, cache: transformer.KVCache, slots: Array, tokens: Array, sta
 
 @functools.partial(jax.jit, static_argnames=("config", "window", "steps", "top_p", "top_k", "placement"),
                    donate_argnames=("cache",))
-def decode(params, cache: transformer.KVCache, rows: Rows, temperature: Array, *, config: ModelConfig, window: int,
-           steps: int, top_p: float, top_k: int, placement: Sharding) -> tuple[transformer.KVCache, Array, Array, Array]:
-    """Draws up to `steps` tokens in every slot with `left > 0`; ends early when all have stopped.
+def decode(params, cache: transformer.KVCache, rows: Rows, temperature: Array, fewest: Array, *, config: ModelConfig,
+           window: int, steps: int, top_p: float, top_k: int,
+           placement: Sharding) -> tuple[transformer.KVCache, Array, Array, Array]:
+    """Draws up to `steps` tokens in every slot with `left > 0`.
 
     Args:
       temperature: f32[], see `draw`.
+      fewest: i32[], at least 1: ends early when fewer slots than this are still drawing.
       window: cache positions that are read; held + steps - 1 of an active slot must not pass it.
 
     Returns:
@@ -70,7 +72,7 @@ def decode(params, cache: transformer.KVCache, rows: Rows, temperature: Array, *
 
     def running(carry):
         step, rows = carry[:2]
-        return (step < steps) & (rows.left > 0).any()
+        return (step < steps) & ((rows.left > 0).sum() >= fewest)
 
     def body(carry):
         step, rows, cache, tokens, logprobs = carry

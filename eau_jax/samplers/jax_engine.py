@@ -4,15 +4,17 @@ A session (an episode) lives in one slot of the cache. A request feeds only the 
 not hold yet, so a turn costs its observation and its action. What is held is compared token by token: where a history
 differs from it, everything from the first difference on is fed again.
 
-Scheduling is deterministic. Requests are admitted first come, first served; one whose session has no slot takes the
-lowest free slot or, when none is free, that of the idle session used longest ago, which is fed again when it returns. So
-more sessions than slots is slower but cannot lock up. What is drawn depends on the history, the seed and the weights, not
-on which requests share the batch. Device calls block the event loop; between them the other coroutines run.
+Scheduling is deterministic. A request whose session has a slot starts at once; the others follow in the order of arrival
+as slots become free. A session that has not asked again for IDLE_CALLS device calls (its user is slow) loses its slot to
+one that waits, and so does the one used longest ago when nothing else can run; it is fed again when it returns. So more
+sessions than slots is slower but cannot lock up. What is drawn depends on the history, the seed and the weights, not on
+which requests share the batch. Device calls block the event loop; between them the other coroutines run.
 """
 
 import asyncio
 import collections
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -27,6 +29,8 @@ from eau_jax.samplers import decode
 from eau_jax.samplers.types import Completion, Stop, TokenRequest
 
 MAX_STOP_IDS = 8
+IDLE_CALLS = 2
+WINDOWS = (128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 TURNS_OF_THE_LOOP = 8  # how often the event loop runs between device calls, so that answered episodes can ask again
 
 
@@ -58,7 +62,7 @@ class JaxEngine:
 
     def __init__(self, config: ModelConfig, *, slots: int, length: int, top_p: float = 1.0, top_k: int = 0,
                  steps: int = 16, prefill_rows: int = 8, chunks: tuple[int, ...] = (32, 128, 512),
-                 windows: tuple[int, ...] = (256, 1024, 4096, 16384)):
+                 windows: tuple[int, ...] = WINDOWS):
         """
         Args:
           slots: sessions held at once.
@@ -66,8 +70,8 @@ class JaxEngine:
           top_p, top_k: as for `heads.filter_logits`; 1.0 and 0 switch them off.
           steps: tokens drawn per device call; a request waits for a running call to end.
           prefill_rows: sessions fed per device call.
-          chunks: tokens fed per session and call, rounded up to one of these.
-          windows: cache positions attended to, rounded up to one of these or to `length`.
+          chunks: sizes in which histories are fed, in tokens per session and call.
+          windows: cache positions attended to, rounded up to one of these or to `length`. Feeding uses three of them.
 
         Raises:
           ValueError: when a size is not positive or top_p or top_k is out of range.
@@ -83,16 +87,17 @@ class JaxEngine:
         self.prefill_rows = min(prefill_rows, slots)
         self.chunks = tuple(sorted({min(chunk, length) for chunk in chunks}))
         self.windows = tuple(sorted({*(window for window in windows if window < length), length}))
+        self.prefill_windows = tuple(sorted({0, self.windows[(len(self.windows) - 1) // 2], length}))
         self.version = -1
         self._params = self._cache = self._placement = None
         self._temperature = np.float32(1.0)
         self._queue: collections.deque[_Work | _Push] = collections.deque()
         self._driver: asyncio.Task | None = None
-        self._clock = 0
+        self._calls = 0  # decoding calls so far: the clock by which sessions are idle
         # Per slot. tokens[n, :held[n]] are in the cache, and tokens[n, :held[n] + 1] is the history while work runs.
         self._session: list[str | None] = [None] * slots
         self._work: list[_Work | None] = [None] * slots
-        self._used = np.zeros(slots, np.int64)
+        self._used = np.zeros(slots, np.int64)  # the clock when the session last drew a token
         self._tokens = np.zeros((slots, length), np.int32)
         self._logprobs = np.zeros((slots, length), np.float32)
         self._held = np.zeros(slots, np.int32)
@@ -153,9 +158,9 @@ class JaxEngine:
         """
         self._check_weights()
         none = np.zeros(self.prefill_rows, np.int32)
+        for window, chunk in itertools.product(self.prefill_windows, self.chunks):
+            self._run_prefill(none, np.zeros((self.prefill_rows, chunk), np.int32), none, none, window)
         for window in self.windows:
-            for chunk in self.chunks:
-                self._run_prefill(none + self.slots, np.zeros((self.prefill_rows, chunk), np.int32), none, none, window)
             self._run_decode(np.zeros(self.slots, np.int32), window)
 
     # What is asked for
@@ -234,25 +239,28 @@ class JaxEngine:
                 self._work[slot], self._left[slot] = None, 0
 
     def _admit(self):
-        while self._queue:
-            item = self._queue[0]
-            if not item.future.done():
-                if isinstance(item, _Push):
-                    if self._left.any():
-                        return
-                    self._replace_weights(item)
-                else:
-                    slot = self._place(item.request.session)
+        """Starts what can run of the requests before the first push; that one follows when they are all done."""
+        while True:
+            ahead = list(itertools.takewhile(lambda item: isinstance(item, _Work), self._queue))
+            for work in sorted(ahead, key=lambda work: work.request.session not in self._session):
+                if not work.future.done():
+                    slot = self._place(work.request.session)
                     if slot is None:
-                        return
-                    self._start(slot, item)
-            self._queue.popleft()
+                        break
+                    self._start(slot, work)
+                self._queue.remove(work)
+            if not self._queue or isinstance(self._queue[0], _Work) or self._left.any():
+                return
+            push = self._queue.popleft()
+            if not push.future.done():
+                self._replace_weights(push)
 
     def _place(self, session: str) -> int | None:
-        """The slot for a session; None when all are at work."""
+        """The slot for a session; None when it has to wait."""
         if session in self._session:
             return self._session.index(session)
-        idle = [slot for slot in range(self.slots) if self._work[slot] is None]
+        idle = [slot for slot in range(self.slots) if self._work[slot] is None and (
+            self._session[slot] is None or self._calls - self._used[slot] >= IDLE_CALLS or not self._left.any())]
         if not idle:
             return None
         slot = min(idle, key=lambda slot: (self._session[slot] is not None, self._used[slot], slot))
@@ -274,8 +282,6 @@ class JaxEngine:
         self._stop_ids[slot, :len(request.stop_ids)] = request.stop_ids
         work.begin = size
         self._work[slot] = work
-        self._clock += 1
-        self._used[slot] = self._clock
 
     def _replace_weights(self, push: _Push):
         leaves = jax.tree.leaves(push.params)
@@ -306,14 +312,13 @@ class JaxEngine:
             if not lacking:
                 return
             chosen = sorted(lacking, key=lambda slot: (-lacking[slot], slot))[:self.prefill_rows]
-            chunk = _round_up(lacking[chosen[0]], self.chunks)
-            slots = np.full(self.prefill_rows, self.slots, np.int32)
+            chunk = _chunk(lacking[chosen[0]], self.chunks)
             tokens = np.zeros((self.prefill_rows, chunk), np.int32)
-            start, count = np.zeros((2, self.prefill_rows), np.int32)
+            slots, start, count = np.zeros((3, self.prefill_rows), np.int32)
             for row, slot in enumerate(chosen):
                 slots[row], start[row], count[row] = slot, self._held[slot], min(lacking[slot], chunk)
                 tokens[row, :count[row]] = self._tokens[slot, start[row]:start[row] + count[row]]
-            self._run_prefill(slots, tokens, start, count, _round_up(int(start.max()), self.windows))
+            self._run_prefill(slots, tokens, start, count, _round_up(int(start.max()), self.prefill_windows))
             self._held[chosen] += count[:len(chosen)]
 
     def _decode(self):
@@ -322,6 +327,8 @@ class JaxEngine:
             return
         window = _round_up(int(self._held[active].max()) + self.steps - 1, self.windows)
         tokens, logprobs, count = self._run_decode(self._left, window)
+        self._calls += 1
+        self._used[active] = self._calls
         for slot in active:
             work, drawn, first = self._work[slot], count[slot], self._held[slot] + 1
             self._tokens[slot, first:first + drawn] = tokens[slot, :drawn]
@@ -350,9 +357,12 @@ class JaxEngine:
 
     def _run_decode(self, left: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         last = self._tokens[np.arange(self.slots), self._held]
+        # Ends when a quarter of the slots has stopped: their episodes may ask again, and a running slot costs what a
+        # stopped one does.
+        fewest = np.int32(np.count_nonzero(left) * 3 // 4 + 1)
         rows = decode.Rows(last=last, held=self._held, left=left, seeds=self._seeds, stop_ids=self._stop_ids)
         self._cache, *drawn = decode.decode(
-            self._params, self._device_cache(), rows, self._temperature, config=self.config, window=window,
+            self._params, self._device_cache(), rows, self._temperature, fewest, config=self.config, window=window,
             steps=self.steps, top_p=self.top_p, top_k=self.top_k, placement=self._placement)
         return jax.device_get(tuple(drawn))
 
@@ -366,6 +376,12 @@ class JaxEngine:
 def _round_up(size: int, buckets: tuple[int, ...]) -> int:
     """The smallest bucket that holds `size`; the largest when none does."""
     return next((bucket for bucket in buckets if bucket >= size), buckets[-1])
+
+
+def _chunk(lacking: int, chunks: tuple[int, ...]) -> int:
+    """The size to feed `lacking` tokens in: rounded up where that wastes at most a quarter, else down."""
+    up = _round_up(lacking, chunks)
+    return up if 4 * lacking >= 3 * up else max((chunk for chunk in chunks if chunk <= lacking), default=up)
 
 
 def _placement(config: ModelConfig, slots: int, weights: Sharding) -> Sharding:
