@@ -21,15 +21,14 @@ def config() -> Config:
         env=intention,
         template=TINY,
         tasks=Tasks(generate=intention_tasks.generate, train=2000, test=128),
-        model=Model(make=new_model, vocab_size=512, d_model=128, num_layers=3, num_heads=4, num_kv_heads=2, d_ff=384),
-        sft=Sft(steps=150, episodes=1024, batch=32),
+        model=Model(make=new_model, vocab_size=512, d_model=96, num_layers=2, num_heads=4, num_kv_heads=2, d_ff=256),
+        sft=Sft(steps=120, episodes=1024, batch=32),
         rollout=Rollout(tasks=32, group=4, max_tokens=320, max_new_tokens=24, slots=64),
-        learn=Learn(steps=40, minibatches=4, rows=8, critic_warmup=2),
+        learn=Learn(steps=30, minibatches=4, rows=8, critic_warmup=2),
         eval=Evaluation(samples=2),
         knobs={
             "env.max_turns": 8,
             "rl.policy_optimizer.learning_rate": 3e-4,
             "rl.critic_optimizer.learning_rate": 1e-3,
-            "rl.entropy.coef": 0.003,
         },
     )

@@ -1,16 +1,15 @@
 """What a config would need, without reading weights or allocating: shapes, shardings, memory.
 
 The state is exact. The passes are compiled for the devices at hand, and the compiler's own figure for their temporary
-memory is used; on another kind of device it differs somewhat.
+memory is used. A CPU computes bfloat16 by way of float32 copies of the weights, which no accelerator makes; there the
+passes of the same model in float32 are counted, an upper bound.
 """
 
-import json
+import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +18,7 @@ from eau_jax import start
 from eau_jax.assemble import first_generation, learner
 from eau_jax.config import Config
 from eau_jax.core.sharding import by_row
-from eau_jax.learner.parts import Learner, Rows
+from eau_jax.learner.parts import Learner, Phase, Rows
 from eau_jax.learner.state import abstract_state
 from eau_jax.learner.update import _gradients
 from eau_jax.models import transformer
@@ -41,9 +40,11 @@ def estimate(config: Config, model: ModelConfig) -> dict[str, int]:
         "optimizer moments": _bytes([tower.opt_state for tower in trained]),
         "key-value cache": _cache(config, model, made),
     }
+    if jax.default_backend() == "cpu":
+        made = learner(config, dataclasses.replace(model, param_dtype="float32", compute_dtype="float32"))
     for phase in dict.fromkeys((made.critic.alone, made.critic.together)):
         if phase.towers:
-            bytes_of[f"{phase.name} pass: gradients and temporaries"] = _pass(made, phase, state, config)
+            bytes_of[f"{phase.name} pass: gradients and temporaries"] = _pass(made, phase, config)
     passes = [size for name, size in bytes_of.items() if "pass" in name]
     fixed = sum(size for name, size in bytes_of.items() if "parameters" in name or "moments" in name)
     return bytes_of | {"peak": fixed + max(*passes, bytes_of["key-value cache"])}
@@ -78,14 +79,16 @@ def _cache(config: Config, model: ModelConfig, made: Learner) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache)) // spread
 
 
-def _pass(made: Learner, phase: Any, state: Any, config: Config) -> int:
+def _pass(made: Learner, phase: Phase, config: Config) -> int:
     """Gradients and temporaries of one micro-batch, as the compiler counts them."""
     shape = (made.micro_rows, made.row_width)
     kinds = {"tokens": np.int32, "positions": np.int32, "segment_ids": np.int32, "mask": bool, "value_mask": bool}
     place = by_row(made.mesh)
     rows = Rows(**{name: jax.ShapeDtypeStruct(shape, kinds.get(name, np.float32), sharding=place)
                    for name in Rows.__dataclass_fields__})
+    state = abstract_state(made)
     params = {"policy": state.policy.params, "critic": state.critic.params}
-    compiled = _gradients.lower(made, phase, params, rows, first_generation(config).knobs["rl"]).compile()
-    used = compiled.memory_analysis()
-    return used.temp_size_in_bytes + used.output_size_in_bytes
+    grads = {name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32, sharding=leaf.sharding),
+                                params[name]) for name in phase.towers}
+    compiled = _gradients.lower(made, phase, params, rows, first_generation(config).knobs["rl"], grads).compile()
+    return compiled.memory_analysis().temp_size_in_bytes + _bytes(grads)
