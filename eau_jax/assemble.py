@@ -62,7 +62,7 @@ def learner(config: Config, model: ModelConfig) -> Learner:
         row_width=config.rollout.max_tokens, micro_rows=config.learn.rows, epochs=config.learn.epochs,
         minibatches=config.learn.minibatches, critic_updates=config.learn.critic_updates,
         critic_warmup=config.learn.critic_warmup, top_p=config.rollout.top_p, top_k=config.rollout.top_k,
-        chunk=config.learn.chunk)
+        chunk=config.learn.chunk, mean_dtype=config.learn.mean_dtype)
 
 
 def tasks(config: Config, split: str) -> tuple[Task, ...]:

@@ -17,6 +17,7 @@ from rich.markup import escape
 
 from eau_jax.config import Config, ConfigError, changed, knob_tree, load_config, replace, runnable
 from eau_jax.core import knobs as knob
+from eau_jax.learner.parts import NonFiniteError
 
 HELP = """usage: eau-jax COMMAND ...
 
@@ -99,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
         if error.name is not None and error.name.startswith("eau_jax"):
             raise
         _fail(error)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, NonFiniteError) as error:
         _fail(error)
 
 

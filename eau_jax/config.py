@@ -67,7 +67,7 @@ class Model:
     architecture: Part = None
     """the ModelConfig that the weights have; a dry run then needs no weights"""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
-    """dtype of parameters and optimizer state: float32 or bfloat16"""
+    """dtype of parameters; bfloat16 rounds away steps below about 1/250 of a weight, so small learning rates do nothing"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of activations; head and softmax are float32 always"""
     remat: bool = False
@@ -162,6 +162,8 @@ class Learn:
     """packed rows (of rollout.max_tokens tokens) in one forward and backward pass; decides memory, not results"""
     chunk: int = 256
     """action tokens whose logits exist at the same time"""
+    mean_dtype: Literal["float32", "bfloat16"] = "float32"
+    """dtype of the optimizer's running mean of gradients; bfloat16 saves memory"""
     critic_updates: int = 1
     """critic passes over a batch for each policy pass"""
     critic_warmup: int = 0

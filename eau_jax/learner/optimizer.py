@@ -22,18 +22,19 @@ class Knobs:
     max_grad_norm: float = knob(1.0, 1e-4, 1e6, "gradients are scaled down to this global norm", log=True)
 
 
-def optimizer(knobs: Knobs, step: Array, axes: Any) -> optax.GradientTransformation:
+def optimizer(knobs: Knobs, step: Array, axes: Any, mean_dtype: str) -> optax.GradientTransformation:
     """Clips by global norm, then AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101).
 
     Args:
       step: [] i32, optimizer steps taken so far: warm-up multiplies the learning rate by min(1, (step + 1) / warmup_steps).
       axes: logical axis names of the params; norms and biases are not decayed.
+      mean_dtype: dtype of the gradient's running mean; bfloat16 saves memory, the running square stays float32.
     """
     ramp = jnp.minimum(1.0, (step + 1) / jnp.maximum(knobs.warmup_steps, 1))
     return optax.chain(
         optax.clip_by_global_norm(knobs.max_grad_norm),
         optax.adamw(knobs.learning_rate * ramp, b1=knobs.beta1, b2=knobs.beta2, eps=knobs.eps,
-                    weight_decay=knobs.weight_decay, mask=decayed(axes)),
+                    weight_decay=knobs.weight_decay, mask=decayed(axes), mu_dtype=mean_dtype),
     )
 
 
@@ -44,14 +45,14 @@ def decayed(axes: Any) -> Any:
                         is_leaf=lambda names: isinstance(names, tuple))
 
 
-def start(params: Any, axes: Any) -> TrainState:
-    """A tower before its first step. Moments are float32 whatever the params' dtype."""
+def start(params: Any, axes: Any, mean_dtype: str) -> TrainState:
+    """A tower before its first step. Moments do not take the params' dtype."""
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
     step = jnp.int32(0)
-    return TrainState(step=step, params=params, opt_state=optimizer(Knobs(), step, axes).init(wide))
+    return TrainState(step=step, params=params, opt_state=optimizer(Knobs(), step, axes, mean_dtype).init(wide))
 
 
-def apply(tower: TrainState, grads: Any, knobs: Knobs, axes: Any) -> TrainState:
+def apply(tower: TrainState, grads: Any, knobs: Knobs, axes: Any, mean_dtype: str) -> TrainState:
     """One optimizer step; `grads` are float32."""
-    updates, opt_state = optimizer(knobs, tower.step, axes).update(grads, tower.opt_state, tower.params)
+    updates, opt_state = optimizer(knobs, tower.step, axes, mean_dtype).update(grads, tower.opt_state, tower.params)
     return TrainState(step=tower.step + 1, params=optax.apply_updates(tower.params, updates), opt_state=opt_state)

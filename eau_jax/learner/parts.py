@@ -105,6 +105,7 @@ class Learner:
     top_p: float = 1.0                      # as the sampler's
     top_k: int = 0                          # as the sampler's; 0: off
     chunk: int = 1024                       # positions per call of the output head
+    mean_dtype: str = "float32"             # of the optimizer's running mean of gradients
     traces: collections.Counter = dataclasses.field(default_factory=collections.Counter, init=False)  # of each jitted function
 
     def __post_init__(self):

@@ -57,7 +57,7 @@ def init(learner: Learner, params: Any, key: Array) -> LearnerState:
 def init_tower(learner: Learner, params: Any) -> TrainState:
     """A policy alone, for supervised fine-tuning. `params` are copied."""
     places = state_shardings(learner).policy
-    build = jax.jit(lambda params: optimizer.start(jax.tree.map(jnp.copy, params), axes(learner)["policy"]),
+    build = jax.jit(lambda params: optimizer.start(jax.tree.map(jnp.copy, params), axes(learner)["policy"], learner.mean_dtype),
                     out_shardings=places)
     return build(jax.device_put(params, places.params))
 
@@ -67,8 +67,8 @@ def _init(learner: Learner, params: Any, key: Array) -> LearnerState:
     critic = learner.critic.init(learner.model, params, key)
     return LearnerState(
         step=jnp.int32(0),
-        policy=optimizer.start(jax.tree.map(jnp.copy, params), names["policy"]),
-        critic=optimizer.start(jax.tree.map(jnp.copy, critic), names["critic"]),
+        policy=optimizer.start(jax.tree.map(jnp.copy, params), names["policy"], learner.mean_dtype),
+        critic=optimizer.start(jax.tree.map(jnp.copy, critic), names["critic"], learner.mean_dtype),
         reference=jax.tree.map(jnp.copy, params) if learner.kl is not None else {})
 
 
@@ -84,7 +84,7 @@ def state_shardings(learner: Learner) -> LearnerState:
     def tower(shape: TrainState, axes: Any) -> TrainState:
         params = shardings(shape.params, axes, learner.mesh)
         opt_state = optax.tree_map_params(
-            optimizer.optimizer(optimizer.Knobs(), jnp.int32(0), axes), lambda _, place: place, shape.opt_state, params,
+            optimizer.optimizer(optimizer.Knobs(), jnp.int32(0), axes, learner.mean_dtype), lambda _, place: place, shape.opt_state, params,
             transform_non_params=lambda _: replicated(learner.mesh))
         return TrainState(step=replicated(learner.mesh), params=params, opt_state=opt_state)
 

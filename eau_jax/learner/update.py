@@ -149,7 +149,7 @@ def _norms(learner: Learner, phase: Phase, grads: dict) -> dict[str, Array]:
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _apply(learner: Learner, name: str, tower: TrainState, grads: Any, knobs: dict) -> TrainState:
     learner.traces[f"{name}_apply"] += 1
-    tower = optimizer.apply(tower, grads, knobs[f"{name}_optimizer"], axes(learner)[name])
+    tower = optimizer.apply(tower, grads, knobs[f"{name}_optimizer"], axes(learner)[name], learner.mean_dtype)
     return jax.lax.with_sharding_constraint(tower, getattr(state_shardings(learner), name))
 
 

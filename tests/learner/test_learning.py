@@ -249,21 +249,21 @@ def test_the_optimizer_equals_a_static_one_and_decays_matrices_only(base):
     params = small.params()
     grads = jax.tree.map(lambda x: jnp.cos(x), params)
     knobs = optimizer.Knobs(learning_rate=np.float32(0.01), weight_decay=np.float32(0.1), max_grad_norm=np.float32(0.5))
-    tower = optimizer.start(params, names)
+    tower = optimizer.start(params, names, "float32")
     decayed = optimizer.decayed(names)
     assert decayed["embed"] and decayed["layers"]["q"] and decayed["layers"]["down"]
     assert not (decayed["final_norm"] or decayed["layers"]["q_norm"] or decayed["layers"]["attn_norm"])
     static = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(0.01, weight_decay=0.1, mask=decayed))
     moments, expected = static.init(params), params
-    step = jax.jit(lambda tower, knobs: optimizer.apply(tower, grads, knobs, names))
+    step = jax.jit(lambda tower, knobs: optimizer.apply(tower, grads, knobs, names, "float32"))
     for _ in range(3):
         tower = step(tower, knobs)
         updates, moments = static.update(grads, moments, expected)
         expected = optax.apply_updates(expected, updates)
     for a, b in zip(jax.tree.leaves(tower.params), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
-    slow = optimizer.apply(optimizer.start(params, names), grads, knobs.replace(warmup_steps=np.int32(10)), names)
-    fast = optimizer.apply(optimizer.start(params, names), grads, knobs, names)
+    slow = optimizer.apply(optimizer.start(params, names, "float32"), grads, knobs.replace(warmup_steps=np.int32(10)), names, "float32")
+    fast = optimizer.apply(optimizer.start(params, names, "float32"), grads, knobs, names, "float32")
     ratio = (slow.params["embed"] - params["embed"]) / (fast.params["embed"] - params["embed"])
     np.testing.assert_allclose(ratio, 0.1, rtol=1e-2)
 
