@@ -136,14 +136,14 @@ def test_empty_chunks_are_not_visited():
     mask = np.zeros((R, S), bool)
     mask[0, 1:4] = True
     visits = []
-    original = heads._distribution
+    original = heads._scaled
     counted = lambda *args: (jax.debug.callback(lambda: visits.append(1)), original(*args))[1]
-    heads._distribution = counted
+    heads._scaled = counted
     try:
         heads.token_logprobs({"embed": HEAD}, CONFIG, HIDDEN, TOKENS, mask, 1.0, chunk=4)
         jax.effects_barrier()
     finally:
-        heads._distribution = original
+        heads._scaled = original
     assert len(visits) == 1
 
 

@@ -78,6 +78,7 @@ def _attend_bwd(residuals, d_out):
         d_v = d_v.at[:, :, :end].add(_dot(weights.astype(q.dtype).reshape(R, K, end, -1), d_outs, 3, 2))
         d_k = d_k.at[:, :, :end].add(_dot(d_scores, queries, 3, 2))
         d_queries = _dot(jnp.swapaxes(k[:, :, :end], 2, 3), d_scores, 3, 2)                  # [R, K, h, G * block]
+        d_queries = jax.lax.optimization_barrier(d_queries)  # else XLA folds the transpose into a slower product
         d_q.append(jnp.swapaxes(d_queries, 2, 3).reshape(R, K, G, -1, h).astype(q.dtype))
     return jnp.concatenate(d_q, axis=3), d_k.astype(k.dtype), d_v.astype(v.dtype), None
 

@@ -96,8 +96,8 @@ def token_logprobs(params: Any, config: ModelConfig, hidden: Array, tokens: Arra
     chosen = jnp.take_along_axis(jnp.asarray(tokens).reshape(groups, -1), order, axis=-1)
     split = lambda x: jnp.moveaxis(x.reshape(groups, steps, per, *x.shape[2:]), 1, 0)
     trips = (count.max() + per - 1) // per
-    logprobs, entropy = _chunked(split(before), _head(params, config), split(chosen),
-                                 jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32)), trips, (top_p, top_k))
+    logprobs, entropy, _ = _chunked(split(before), _head(params, config), split(chosen),
+                                    jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32)), trips, (top_p, top_k))
     # Back to where they came from: the inverse of `order` is a gather, unlike a scatter of the results.
     rank = jnp.where(flat, jnp.cumsum(flat, axis=-1) - 1, 0)
     spread = lambda x: jnp.where(mask, jnp.take_along_axis(jnp.moveaxis(x, 0, 1).reshape(groups, -1), rank, axis=-1)
@@ -145,41 +145,47 @@ def _project(hidden: Array, head: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _chunked(hidden: Array, head: Array, tokens: Array, temperature: Array, trips: Array,
-             filtering: tuple[float, int]) -> tuple[Array, Array]:
-    """Log-probabilities and entropies of tokens [steps, groups, per] given hidden [steps, groups, per, D], of the first
-    `trips` steps only; the rest is 0. A loop with a traced number of trips has no automatic gradient, hence the rule."""
+             filtering: tuple[float, int]) -> tuple[Array, Array, Array]:
+    """Log-probabilities, entropies and log-normalisers of tokens [steps, groups, per] given hidden [steps, groups, per, D],
+    of the first `trips` steps only; the rest is 0. A loop with a traced number of trips has no automatic gradient, hence
+    the rule. The normalisers carry none."""
     def visit(step, results):
-        logp, entropy, _ = _distribution(hidden[step], head, tokens[step], temperature, filtering)
+        scaled = _scaled(hidden[step], head, tokens[step], temperature, filtering)
+        normaliser = jax.nn.logsumexp(scaled, axis=-1)
+        logp = scaled - normaliser[..., None]
+        entropy = -jnp.sum(_times_log(jnp.exp(logp), logp), axis=-1)
         chosen = jnp.take_along_axis(logp, tokens[step][..., None], axis=-1)[..., 0]
-        return tuple(x.at[step].set(y) for x, y in zip(results, (chosen, entropy), strict=True))
+        return tuple(x.at[step].set(y) for x, y in zip(results, (chosen, entropy, normaliser), strict=True))
 
-    return jax.lax.fori_loop(0, trips, visit, (jnp.zeros(tokens.shape, jnp.float32),) * 2)
+    return jax.lax.fori_loop(0, trips, visit, (jnp.zeros(tokens.shape, jnp.float32),) * 3)
 
 
-def _distribution(hidden, head, tokens, temperature, filtering):
-    """Log-softmax of the filtered logits, -inf outside the set, its entropy, and the probabilities."""
-    scaled = filter_logits(_project(hidden, head) / temperature, *filtering, keep=tokens)
-    logp = jax.nn.log_softmax(scaled, axis=-1)
-    probs = jnp.exp(logp)
-    return logp, -jnp.sum(jnp.where(probs > 0, probs * logp, 0.0), axis=-1), probs
+def _scaled(hidden, head, tokens, temperature, filtering):
+    return filter_logits(_project(hidden, head) / temperature, *filtering, keep=tokens)
+
+
+def _times_log(probs: Array, factor: Array) -> Array:
+    """probs * factor, 0 where a filtered token's factor is infinite."""
+    return jnp.where(probs > 0, probs * factor, 0.0)
 
 
 def _chunked_fwd(hidden, head, tokens, temperature, trips, filtering):
-    return _chunked(hidden, head, tokens, temperature, trips, filtering), (hidden, head, tokens, temperature, trips)
+    results = _chunked(hidden, head, tokens, temperature, trips, filtering)
+    return results, (hidden, head, tokens, temperature, trips, *results[1:])
 
 
 def _chunked_bwd(filtering, residuals, cotangents):
     """With z = logits / T, p = softmax(z), H its entropy and a the token:
     d logp_a / dz_j = [j = a] - p_j   and   dH / dz_j = -p_j (log p_j + H)."""
-    hidden, head, tokens, temperature, trips = residuals
+    hidden, head, tokens, temperature, trips, entropy, normaliser = residuals
 
     def visit(step, grads):
         d_hidden, d_head = grads
-        d_logp, d_entropy = (x[step][..., None] for x in cotangents)
-        logp, entropy, probs = _distribution(hidden[step], head, tokens[step], temperature, filtering)
-        chosen = _is_token(tokens[step], probs.shape)
-        slope = jnp.where(probs > 0, probs * (logp + entropy[..., None]), 0.0)
-        d_logits = (d_logp * (chosen - probs) - d_entropy * slope) / temperature
+        d_logp, d_entropy = (x[step][..., None] for x in cotangents[:2])
+        logp = _scaled(hidden[step], head, tokens[step], temperature, filtering) - normaliser[step][..., None]
+        probs = jnp.exp(logp)
+        slope = _times_log(probs, logp + entropy[step][..., None])
+        d_logits = (d_logp * (_is_token(tokens[step], probs.shape) - probs) - d_entropy * slope) / temperature
         back = jnp.einsum("...v,vd->...d", d_logits, head.astype(jnp.float32))
         d_head = d_head + jnp.einsum("gpv,gpd->vd", d_logits, hidden[step].astype(jnp.float32))
         return d_hidden.at[step].set(back.astype(hidden.dtype)), d_head

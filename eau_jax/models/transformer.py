@@ -208,12 +208,12 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
     kept = lambda x: checkpoint_name(x, KEPT)
     heads = lambda y: y.reshape(*y.shape[:-1], -1, config.head_dim)
     x = rms_norm(hidden, layer["attn_norm"], config.rms_eps)
-    q, k, v = (heads(linear(x, layer[name].reshape(config.d_model, -1))) for name in ("q", "k", "v"))
+    q, k, v = (heads(kept(linear(x, layer[name].reshape(config.d_model, -1)))) for name in ("q", "k", "v"))
     if config.qkv_bias:
         q, k, v = (y + layer[f"{name}_bias"][None, None] for y, name in ((q, "q"), (k, "k"), (v, "v")))
     if config.qk_norm:
         q, k = rms_norm(q, layer["q_norm"], config.rms_eps), rms_norm(k, layer["k_norm"], config.rms_eps)
-    q, k, v = kept(_rotate(q, rotation)), kept(_rotate(k, rotation)), kept(v)
+    q, k = _rotate(q, rotation), _rotate(k, rotation)
     mixed = attend(q, k, v)
     mixed = linear(mixed.reshape(*mixed.shape[:2], -1), layer["o"].reshape(-1, config.d_model))
     hidden = kept(hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed))
@@ -224,8 +224,8 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
 
 @jax.custom_vjp
 def linear(x: Array, weight: Array) -> Array:
-    """x [..., E] @ weight [E, F]. The rule states the weight's gradient as x^T g; the automatic one is (g^T x)^T, for
-    which XLA's CPU backend copies g, the larger of the two, and falls back to a slower product."""
+    """x [..., E] @ weight [E, F]. The gradient's rule is the automatic one, in the order that XLA's CPU backend runs fast:
+    of x and the incoming gradient it transposes the narrower, and no transpose of the result is folded into the product."""
     return x @ weight
 
 
@@ -236,7 +236,9 @@ def _linear_fwd(x, weight):
 def _linear_bwd(residuals, grad):
     x, weight = residuals
     rows = tuple(range(x.ndim - 1))
-    return grad @ weight.T, jax.lax.dot_general(x, grad, ((rows, rows), ((), ())))
+    product = lambda a, b: jax.lax.dot_general(a, b, ((rows, rows), ((), ())))
+    narrow = weight.shape[0] <= weight.shape[1]
+    return grad @ weight.T, product(x, grad) if narrow else jax.lax.optimization_barrier(product(grad, x)).T
 
 
 linear.defvjp(_linear_fwd, _linear_bwd)
