@@ -61,7 +61,7 @@ class JaxEngine:
     """
 
     def __init__(self, config: ModelConfig, *, slots: int, length: int, top_p: float = 1.0, top_k: int = 0,
-                 steps: int = 16, prefill_rows: int = 8, chunks: tuple[int, ...] = (32, 128, 512),
+                 steps: int = 16, prefill_rows: int = 8, chunks: tuple[int, ...] = (32, 128),
                  windows: tuple[int, ...] = WINDOWS):
         """
         Args:
@@ -76,6 +76,8 @@ class JaxEngine:
         Raises:
           ValueError: when a size is not positive or top_p or top_k is out of range.
         """
+        if not chunks:
+            raise ValueError("chunks is empty; it needs at least one size in tokens")
         for name, value in (("slots", slots), ("length", length), ("steps", steps), ("prefill_rows", prefill_rows),
                             *(("chunks", chunk) for chunk in chunks), *(("windows", window) for window in windows)):
             if value < 1:
