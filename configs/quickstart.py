@@ -8,7 +8,8 @@ Expected     held-out score after the cold start about 0.4, after PPO above 0.8.
 Command      scripts/quickstart        (or: eau-jax train configs/quickstart.py)
 """
 
-from eau_jax.config import Config, Evaluation, Learn, Model, Rollout, Sft, Tasks
+from eau_jax.algorithms.kl import k3
+from eau_jax.config import Algorithm, Config, Evaluation, Learn, Model, Rollout, Sft, Tasks
 from eau_jax.envs import intention_tasks
 from eau_jax.envs.intention import intention
 from eau_jax.rollout.template import TINY
@@ -22,7 +23,8 @@ def config() -> Config:
         template=TINY,
         tasks=Tasks(generate=intention_tasks.generate, train=2000, test=128),
         model=Model(make=new_model, vocab_size=512, d_model=96, num_layers=2, num_heads=4, num_kv_heads=2, d_ff=256),
-        sft=Sft(steps=120, episodes=1024, batch=32),
+        sft=Sft(steps=240, episodes=2000, batch=32, learning_rate=2e-3),
+        algorithm=Algorithm(kl=k3),
         rollout=Rollout(tasks=32, group=4, max_tokens=320, max_new_tokens=24, slots=64),
         learn=Learn(steps=30, minibatches=4, rows=8, critic_warmup=2),
         eval=Evaluation(samples=2),
@@ -30,5 +32,6 @@ def config() -> Config:
             "env.max_turns": 8,
             "rl.policy_optimizer.learning_rate": 3e-4,
             "rl.critic_optimizer.learning_rate": 1e-3,
+            "rl.kl.coef": 0.02,
         },
     )

@@ -26,11 +26,3 @@ def k2(delta: Array) -> Array:
 def k3(delta: Array) -> Array:
     """exp(−Δ) + Δ − 1, at most 10."""
     return jnp.minimum(jnp.expm1(-delta) + delta, K3_LIMIT)
-
-
-def adapted_coef(coef: Array, kl: Array, target: float, samples: int, horizon: int) -> Array:
-    """The next KL coefficient: β (1 + clip(KL / target − 1, −0.2, 0.2) · samples / horizon).
-
-    Reference: Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
-    """
-    return coef * (1 + jnp.clip(kl / target - 1, -0.2, 0.2) * samples / horizon)

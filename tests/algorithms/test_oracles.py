@@ -279,11 +279,6 @@ def test_kl(estimator, delta, expected):
     same(metrics["kl_to_reference"].result(), delta)
 
 
-@pytest.mark.parametrize("now, expected", [(.3, .00100256), (.05, .00099744), (.11, .00100128)])
-def test_adapted_kl_coefficient(now, expected):
-    same(kl.adapted_coef(.001, now, .1, 128, 10_000), expected, tolerance=1e-8)
-
-
 def test_entropy_loss():
     entropy, mask = np.array([2, 4, NAN], np.float32), np.array([1, 1, 0], bool)
     weights = np.array([.5, .25, NAN], np.float32)
