@@ -38,7 +38,7 @@ def weights(config: ModelConfig, seed: int = 0):
 
 def engine(config: ModelConfig = QWEN3, slots: int = 4, kind=JaxEngine, **settings) -> JaxEngine:
     """Small sizes throughout, so that a history spans several chunks, windows and calls."""
-    return kind(config, slots=slots, length=LENGTH, steps=4, prefill_rows=2, chunks=(4, 12), windows=(24,), **settings)
+    return kind(config, slots=slots, length=LENGTH, steps=4, prefill_rows=2, chunks=(6,), windows=(24,), **settings)
 
 
 def request(session: str, tokens, max_new_tokens: int = 8, seed: int = 0, stop_ids=(STOP,)) -> TokenRequest:
