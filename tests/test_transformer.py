@@ -189,3 +189,23 @@ def test_init_keeps_the_scale_of_the_residual_stream():
 def test_impossible_configs_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(CONFIG, **changes)
+
+
+@pytest.mark.parametrize("axes", [("data", None), (None, "tensor")], ids=["rows", "heads"])
+def test_eight_devices_give_the_numbers_of_one(axes):
+    """Rows spread over the devices, and heads, feed-forward and vocabulary spread over them."""
+    config = dataclasses.replace(CONFIG, num_heads=8, num_kv_heads=8, vocab_size=56)
+    params, batch = weights(config), rows(8, 16)
+
+    @jax.jit
+    def loss(params, tokens, positions, segments):
+        return jnp.sum(jnp.sin(transformer.forward(params, config, tokens, positions, segments)))
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), (axes[0] or axes[1],))
+    place = lambda *names: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
+    table = {"heads": axes[1], "kv_heads": axes[1], "mlp": axes[1], "vocab": axes[1]}
+    shardings = jax.tree.map(lambda names: place(*(table.get(name) for name in names)), transformer.logical_axes(config),
+                             is_leaf=lambda x: isinstance(x, tuple))
+    spread = jax.device_put(params, shardings), *jax.device_put(batch, place(axes[0]))
+    one, eight = (jax.value_and_grad(loss)(p, *b) for p, *b in ((params, *batch), spread))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), one, eight)
