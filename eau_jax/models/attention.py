@@ -56,7 +56,7 @@ def _attend_fwd(q, k, v, segment_ids):
         outs.append((mixed.reshape(R, K, G, -1, h) / total).astype(q.dtype))
         normalisers.append((peak + jnp.log(total))[..., 0])
     out = checkpoint_name(jnp.concatenate(outs, axis=3), KEPT)
-    normaliser = checkpoint_name(jnp.concatenate(normalisers, axis=3), KEPT)                 # [R, K, G, S], of exp(scores)
+    normaliser = checkpoint_name(jnp.concatenate(normalisers, axis=3), KEPT)                 # [R, K, G, S], log-sum-exp
     return out, (q, k, v, segment_ids, out, normaliser)
 
 

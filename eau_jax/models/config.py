@@ -56,7 +56,8 @@ class ModelConfig:
     def __post_init__(self):
         if self.family not in FAMILIES:
             raise ValueError(f"family {self.family!r} is unknown; supported: {', '.join(FAMILIES)}")
-        for name in ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff", "max_position"):
+        for name in ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff",
+                     "max_position"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.num_heads % self.num_kv_heads:
@@ -77,7 +78,8 @@ class ModelConfig:
             raise ValueError(f"qk_norm is {self.qk_norm}, but it is True for family 'qwen3' and for no other; "
                              f"family is {self.family!r}")
         if self.family == "qwen2" and (not self.qkv_bias or self.o_bias):
-            raise ValueError("family 'qwen2' needs qkv_bias=True and o_bias=False; use 'llama' for a model without biases")
+            raise ValueError("family 'qwen2' needs qkv_bias=True and o_bias=False; "
+                             "use 'llama' for a model without biases")
         if self.family != "qwen2" and self.qkv_bias != self.o_bias:
             raise ValueError(f"family {self.family!r} has one switch for both: qkv_bias {self.qkv_bias} "
                              f"and o_bias {self.o_bias} must be equal")

@@ -68,8 +68,8 @@ def _config(path: Any, fields: dict[str, Any], tensors: set[str], param_dtype: s
         raise hf.CheckpointError(f"{path}: GGUF architecture {architecture!r} is not supported; supported: "
                                  f"{', '.join(ARCHITECTURES)}. Import the model's Hugging Face folder instead")
     if "rope_freqs.weight" in tensors:
-        raise hf.CheckpointError(f"{path}: a GGUF file with scaled rotary frequencies (rope_freqs.weight) is not supported; "
-                                 "import the model's Hugging Face folder instead")
+        raise hf.CheckpointError(f"{path}: a GGUF file with scaled rotary frequencies (rope_freqs.weight) is not "
+                                 "supported; import the model's Hugging Face folder instead")
     get = lambda name: fields[f"llama.{name}"]
     heads, d_model = get("attention.head_count"), get("embedding_length")
     # 1e-5 is stored as the nearest float32; six digits give it back.
@@ -94,7 +94,7 @@ class _Tensors:
         self.tensors = {self._hf_name(tensor.name): tensor for tensor in tensors}
 
     def _hf_name(self, name: str) -> str:
-        """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight; an unknown name stays and is reported as extra."""
+        """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight; an unknown name is later reported as extra."""
         *block, stem, kind = name.split(".")
         prefix = f"model.layers.{block[1]}." if block else ""
         return f"{prefix}{self.RENAMED.get(stem, stem)}.{kind}"
@@ -132,7 +132,8 @@ def _write_tokenizer(path: Any, fields: dict[str, Any], folder: Path, max_length
     tokenizer.add_tokens([AddedToken(token, special=kind == CONTROL, normalized=False)
                           for token, kind in zip(tokens, types, strict=True) if kind in (CONTROL, USER_DEFINED)])
     tokenizer.save(str(folder / "tokenizer.json"))
-    ids = {name: fields[f"tokenizer.ggml.{field}"] for name, field in SPECIAL.items() if f"tokenizer.ggml.{field}" in fields}
+    ids = {name: fields[f"tokenizer.ggml.{field}"] for name, field in SPECIAL.items()
+           if f"tokenizer.ggml.{field}" in fields}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length,
                 "clean_up_tokenization_spaces": False, "add_prefix_space": False,
                 **{name: tokens[i] for name, i in ids.items()}}

@@ -27,9 +27,9 @@ def logits(params: Any, config: ModelConfig, hidden: Array) -> Array:
 def filter_logits(logits: Array, top_p: float, top_k: int, keep: Array | None) -> Array:
     """Logits of the distribution that is sampled from: -inf outside the nucleus of the k likeliest tokens.
 
-    First the `top_k` largest logits stay, then, of their renormalised softmax, the smallest set of likeliest tokens whose
-    probability reaches `top_p`, so the token that crosses it stays (Holtzman et al. 2020, arXiv:1904.09751). Tokens tied
-    with the last one that stays also stay.
+    First the `top_k` largest logits stay, then, of their renormalised softmax, the smallest set of likeliest tokens
+    whose probability reaches `top_p`, so the token that crosses it stays (Holtzman et al. 2020, arXiv:1904.09751).
+    Tokens tied with the last one that stays also stay.
 
     Args:
       logits: f32[..., V], already divided by the temperature.
@@ -83,7 +83,7 @@ def token_logprobs(params: Any, config: ModelConfig, hidden: Array, tokens: Arra
     chex.assert_type(mask, bool)
     if chunk < 1 or groups < 1 or R % groups:
         raise ValueError(f"chunk {chunk} must be positive and groups {groups} must divide the {R} rows")
-    per = min(-(-chunk // groups), R * S // groups)                                          # positions a group and chunk
+    per = min(-(-chunk // groups), R * S // groups)                                          # of each group in a chunk
     steps = -(-R * S // (groups * per))
     mask = jnp.asarray(mask).at[:, 0].set(False)
     flat = mask.reshape(groups, -1)                                                          # [groups, M / groups]
@@ -114,7 +114,8 @@ def init_value_head(config: ModelConfig, key: Array) -> Any:
 def values(head: Any, hidden: Array) -> Array:
     """V(tokens[:t]) in column t: [R, S, D] -> f32[R, S+1]; column 0 is 0.
 
-    An episode in columns offset..offset+length-1 has its bootstrap value, after its last token, in column offset+length.
+    An episode in columns offset..offset+length-1 has its bootstrap value, after its last token, in column
+    offset+length.
     """
     chex.assert_rank(hidden, 3)
     after = jnp.einsum("rsd,d->rs", hidden.astype(jnp.float32), head["kernel"]) + head["bias"]
@@ -146,9 +147,9 @@ def _project(hidden: Array, head: Array) -> Array:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _chunked(hidden: Array, head: Array, tokens: Array, temperature: Array, trips: Array,
              filtering: tuple[float, int]) -> tuple[Array, Array, Array]:
-    """Log-probabilities, entropies and log-normalisers of tokens [steps, groups, per] given hidden [steps, groups, per, D],
-    of the first `trips` steps only; the rest is 0. A loop with a traced number of trips has no automatic gradient, hence
-    the rule. The normalisers carry none."""
+    """Log-probabilities, entropies and log-normalisers of tokens [steps, groups, per] given their hidden states
+    [steps, groups, per, D], of the first `trips` steps only; the rest is 0. A loop with a traced number of trips has no
+    automatic gradient, hence the rule. The normalisers carry none."""
     def visit(step, results):
         scaled = _scaled(hidden[step], head, tokens[step], temperature, filtering)
         normaliser = jax.nn.logsumexp(scaled, axis=-1)

@@ -44,7 +44,8 @@ def parameters(config: ModelConfig) -> dict[Path, Param]:
     block, attn, mlp = "model.layers.{layer}.", "model.layers.{layer}.self_attn.", "model.layers.{layer}.mlp."
     ones, zeros, normal = initializers.ones, initializers.zeros, initializers.normal
     into = normal(D ** -0.5)
-    out_of_heads = normal((2 * L * config.num_heads * h) ** -0.5)  # the residual stream keeps its scale through 2L additions
+    # The residual stream keeps its scale through 2L additions.
+    out_of_heads = normal((2 * L * config.num_heads * h) ** -0.5)
     out_of_mlp = normal((2 * L * config.d_ff) ** -0.5)
     rows = [
         ("embed", "vocab embed", normal(0.02), "model.embed_tokens.weight", "vocab embed"),
@@ -195,7 +196,7 @@ def extend(params: Any, config: ModelConfig, cache: KVCache, tokens: Array, star
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis; float32 inside, in x's dtype outside (arXiv:1910.07467)."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis, float32 inside, x's dtype outside (arXiv:1910.07467)."""
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + eps)
     return y.astype(x.dtype) * _like(weight.astype(x.dtype), x)
@@ -224,8 +225,8 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
 
 @jax.custom_vjp
 def linear(x: Array, weight: Array) -> Array:
-    """x [..., E] @ weight [E, F]. The gradient's rule is the automatic one, in the order that XLA's CPU backend runs fast:
-    of x and the incoming gradient it transposes the narrower, and no transpose of the result is folded into the product."""
+    """x [..., E] @ weight [E, F]. The gradient is the usual one, in the order that XLA's CPU backend runs fast: of x and
+    the incoming gradient it transposes the narrower, and folds no transpose of the result into the product."""
     return x @ weight
 
 
