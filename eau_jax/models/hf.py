@@ -1,7 +1,7 @@
 """Exchange of weights with Hugging Face folders: config.json, safetensors (single or sharded) and tokenizer files.
 
-On import every tensor of the files is used exactly once; anything else is a `CheckpointError` that names the tensor, what
-was expected and what was found.
+On import every tensor of the files is used exactly once; anything else is a `CheckpointError` that names the tensor,
+what was expected and what was found.
 """
 
 import json
@@ -20,8 +20,8 @@ from eau_jax.models.transformer import Param, Path as ParamPath, parameters
 
 ARCHITECTURES = {"Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-                   "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                   "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json")
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 SHARD_BYTES = 5_000_000_000
 
@@ -61,7 +61,8 @@ def save(folder: str | Path, config: ModelConfig, params: Any, *, tokenizer_file
 
     Args:
       params: the params tree, numpy or fully addressable jax arrays; written in their own dtype.
-      tokenizer_files_from: a model folder whose tokenizer files are copied along, or a tokenizer with `save_pretrained`.
+      tokenizer_files_from: a model folder whose tokenizer files are copied along, or a tokenizer that has
+        `save_pretrained`.
       shard_bytes: weights that exceed this are split over several files.
     """
     from safetensors.numpy import save_file
@@ -89,7 +90,7 @@ def save(folder: str | Path, config: ModelConfig, params: Any, *, tokenizer_file
 
 
 def config_from_hf(raw: dict[str, Any], *, param_dtype: str = "float32") -> ModelConfig:
-    """The config of a config.json, of transformers 4 or 5. Settings that change the model and are not supported raise."""
+    """The config of a config.json of transformers 4 or 5. Unsupported settings that change the model raise."""
     names = raw.get("architectures") or []
     family = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
     if family is None:
@@ -104,7 +105,8 @@ def config_from_hf(raw: dict[str, Any], *, param_dtype: str = "float32") -> Mode
     for name in required:
         if name not in raw:
             raise CheckpointError(f"config.json: {name} is missing; needed: {', '.join(required)}")
-    rope = {"rope_theta": raw.get("rope_theta", 10000.0)} | (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
+    rope = {"rope_theta": raw.get("rope_theta", 10000.0)}
+    rope |= (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
     heads, bias = raw["num_attention_heads"], bool(raw.get("attention_bias", False))
     head_dim = raw.get("head_dim") or (128 if family == "qwen3" else raw["hidden_size"] // heads)
     return ModelConfig(
@@ -277,7 +279,8 @@ def _save_tokenizer(folder: Path, source: Any) -> dict[str, Any]:
         return {name: getattr(source, name) for name in SPECIAL_IDS}
     source = Path(source)
     if not source.is_dir():
-        raise ValueError(f"tokenizer_files_from is {str(source)!r}, which is no folder; pass a model folder or a tokenizer")
+        raise ValueError(f"tokenizer_files_from is {str(source)!r}, which is no folder; "
+                         "pass a model folder or a tokenizer")
     for name in TOKENIZER_FILES:
         if (source / name).is_file() and source.resolve() != folder.resolve():
             shutil.copyfile(source / name, folder / name)
