@@ -14,7 +14,8 @@ from eau_jax.learner.parts import Annotation, Learner, LearnerState, Rows
 from eau_jax.learner.rows import build, fit, lay_out, micro_batches, to_batch, unannotated
 
 
-def annotate(learner: Learner, state: LearnerState, trajectory: Trajectory, knobs: dict) -> tuple[Annotation, dict[str, Mean]]:
+def annotate(learner: Learner, state: LearnerState, trajectory: Trajectory,
+             knobs: dict) -> tuple[Annotation, dict[str, Mean]]:
     """Log-probabilities and values under the present state, then the estimator under the view.
 
     Args:

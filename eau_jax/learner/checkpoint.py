@@ -2,7 +2,7 @@
 
     <folder>/<step>/policy/     the policy's params, alone, so that they can be loaded without knowing anything else
                     training/   all other arrays of the LearnerState
-                    host/       JSON: {"host": where the data stands, knob values, rules, ..., "statistic": how good it is}
+                    host/       JSON: {"host": where the data stands, knob values, rules, ..., "statistic": its rank}
 
 A step is written into a temporary folder and renamed when all of it is on disk. What a kill leaves behind is therefore
 ignored, and removed by the next writer. A step whose files were damaged later is set aside with a message.
@@ -41,7 +41,7 @@ class Checkpoints:
     """The checkpoints of one run. One process writes at a time (the run folder's lock sees to that)."""
 
     def __init__(self, folder: str | Path, keep: int = 3):
-        """Opens or makes `folder`. `keep`: how many of the latest steps stay, at least 1; the best one stays besides."""
+        """Opens or makes `folder`. `keep`: how many of the latest steps stay, at least 1; the best one stays too."""
         if keep < 1:
             raise ValueError(f"checkpoint.keep is {keep}; it must be at least 1")
         self.folder = Path(folder).absolute()
@@ -51,8 +51,8 @@ class Checkpoints:
         try:
             self._manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as error:
-            raise CheckpointError(f"{self.folder} cannot be written: {error.strerror}; free space or choose another place "
-                                  f"with --root") from error
+            raise CheckpointError(f"{self.folder} cannot be written: {error.strerror}; free space or choose another "
+                                  f"place with --root") from error
 
     def save(self, step: int, state: LearnerState, host: dict[str, Any], statistic: float) -> None:
         """Begins to write `state` and returns once it has been copied: it may be donated right away.
@@ -126,16 +126,17 @@ class Checkpoints:
                 self._set_aside(number)
             return Restored(_join(policy, training), host, step)
         found = f"steps {sorted(broken)} are damaged" if broken else "it holds none"
-        raise CheckpointError(f"{self.folder} has no checkpoint to continue from: {found}; start a new run, or copy an intact "
-                              f"step folder here")
+        raise CheckpointError(f"{self.folder} has no checkpoint to continue from: {found}; start a new run, or copy an "
+                              f"intact step folder here")
 
     def _read(self, step: int, policy: Any, training: Any) -> tuple[Any, Any, dict]:
         read = self._manager.restore(step, args=ocp.args.Composite(
-            policy=ocp.args.StandardRestore(policy), training=ocp.args.StandardRestore(training), host=ocp.args.JsonRestore()))
+            policy=ocp.args.StandardRestore(policy), training=ocp.args.StandardRestore(training),
+            host=ocp.args.JsonRestore()))
         return read.policy, read.training, read.host["host"]
 
     def _check_shapes(self, step: int, like: LearnerState) -> None:
-        """Raises CheckpointError for an intact step of another structure; returns when the step cannot even be described."""
+        """Raises CheckpointError for an intact step of another structure; returns when it cannot even be described."""
         for name, tree in zip(("policy", "training"), _split(like), strict=True):
             try:
                 found = _described(self.folder / str(step) / name)
@@ -145,8 +146,9 @@ class Checkpoints:
             for path in sorted(found.keys() | wanted.keys()):
                 if found.get(path) != wanted.get(path):
                     raise CheckpointError(
-                        f"{self.folder / str(step)} does not fit this config: {name} {path} is {found.get(path, 'absent')} "
-                        f"there and {wanted.get(path, 'absent')} here; resume with the config that the run was started with")
+                        f"{self.folder / str(step)} does not fit this config: {name} {path} is "
+                        f"{found.get(path, 'absent')} there and {wanted.get(path, 'absent')} here; resume with the config "
+                        f"that the run was started with")
 
     def _set_aside(self, step: int) -> None:
         """Frees the step's number, so that it can be written again."""
@@ -159,12 +161,12 @@ class Checkpoints:
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         free = shutil.disk_usage(self.folder).free
         if free < size:
-            raise CheckpointError(f"{self.folder}: a checkpoint needs about {size / 1e9:.3g} GB and {free / 1e9:.3g} GB are "
-                                  f"free; free space, then continue with --resume. Steps {self.steps()} are intact")
+            raise CheckpointError(f"{self.folder}: a checkpoint needs about {size / 1e9:.3g} GB and {free / 1e9:.3g} GB "
+                                  f"are free; free space, then continue with --resume. Steps {self.steps()} are intact")
 
     def _failed(self, what: str, error: Exception) -> CheckpointError:
-        return CheckpointError(f"{self.folder}: {what} could not be written: {_brief(error)}; free space or choose another "
-                               f"place with --root, then continue with --resume. Steps {self.steps()} are intact")
+        return CheckpointError(f"{self.folder}: {what} could not be written: {_brief(error)}; free space or choose "
+                               f"another place with --root, then continue with --resume. Steps {self.steps()} are intact")
 
 
 def load_params(folder: str | Path, which: int | str, config: ModelConfig, mesh: Mesh) -> Any:

@@ -34,7 +34,8 @@ def logprobs(params: Any, learner: Learner, hidden: Array, rows: Rows, temperatu
                                 top_k=learner.top_k, chunk=learner.chunk, groups=learner.row_shards)
 
 
-def policy_terms(params: Any, learner: Learner, rows: Rows, hidden: Array, knobs: dict) -> tuple[Array, dict[str, Mean]]:
+def policy_terms(params: Any, learner: Learner, rows: Rows, hidden: Array,
+                 knobs: dict) -> tuple[Array, dict[str, Mean]]:
     """Clipped surrogate, entropy bonus and, with a reference policy, the KL to it."""
     logp, entropy = logprobs(params, learner, hidden, rows, knobs["sampler"].temperature)
     loss, metrics = policy_loss(logp, rows.old_logprobs, rows.advantages, rows.correction, rows.weights, rows.mask,
@@ -49,7 +50,8 @@ def policy_terms(params: Any, learner: Learner, rows: Rows, hidden: Array, knobs
 
 def value_terms(critic: Any, learner: Learner, rows: Rows, hidden: Array, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     values = heads.values(critic["head"], hidden)[:, :-1]
-    return value_loss(values, rows.old_values, rows.value_targets, rows.value_weights, rows.value_mask, knobs["value_loss"])
+    return value_loss(values, rows.old_values, rows.value_targets, rows.value_weights, rows.value_mask,
+                      knobs["value_loss"])
 
 
 def _policy_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:

@@ -26,7 +26,8 @@ def optimizer(knobs: Knobs, step: Array, axes: Any, mean_dtype: str) -> optax.Gr
     """Clips by global norm, then AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101).
 
     Args:
-      step: [] i32, optimizer steps taken so far: warm-up multiplies the learning rate by min(1, (step + 1) / warmup_steps).
+      step: [] i32, optimizer steps taken so far: warm-up multiplies the learning rate by
+        min(1, (step + 1) / warmup_steps).
       axes: logical axis names of the params; norms and biases are not decayed.
       mean_dtype: dtype of the gradient's running mean; bfloat16 saves memory, the running square stays float32.
     """

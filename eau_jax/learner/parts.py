@@ -1,5 +1,5 @@
-"""What a learner is made of: static choices (`Learner`), what is trained (`LearnerState`), and what one pass over packed
-rows sees (`Rows`) and does (`Phase`). Functions over them live beside this file; nothing here computes.
+"""What a learner is made of: static choices (`Learner`), what is trained (`LearnerState`), and what one pass over
+packed rows sees (`Rows`) and does (`Phase`). Functions over them live beside this file; nothing here computes.
 
 Dimensions: P tasks, G episodes a task, T tokens, A actions; R rows of S tokens, each of several whole episodes.
 """
@@ -68,7 +68,7 @@ class Phase(NamedTuple):
 
 
 class Critic(NamedTuple):
-    """Where values come from and how they are learned: `critic.own_tower`, `critic.shared_trunk`, `critic.no_critic`."""
+    """Where values come from and how they are learned: `own_tower`, `shared_trunk`, `no_critic` of `critic.py`."""
 
     name: str
     knobs: Any                # a knob dataclass, owner "rl"
@@ -106,20 +106,21 @@ class Learner:
     top_k: int = 0                          # as the sampler's; 0: off
     chunk: int = 1024                       # positions per call of the output head
     mean_dtype: str = "float32"             # of the optimizer's running mean of gradients
-    traces: collections.Counter = dataclasses.field(default_factory=collections.Counter, init=False)  # of each jitted function
+    traces: collections.Counter = dataclasses.field(default_factory=collections.Counter, init=False)  # per function
 
     def __post_init__(self):
-        for name in ("tasks", "group", "tokens", "actions", "micro_rows", "epochs", "minibatches", "critic_updates", "chunk"):
+        for name in ("tasks", "group", "tokens", "actions", "micro_rows", "epochs", "minibatches", "critic_updates",
+                     "chunk"):
             if getattr(self, name) < 1:
                 raise ValueError(f"learner.{name} is {getattr(self, name)}; it must be at least 1")
         if self.critic_warmup < 0:
             raise ValueError(f"learner.critic_warmup is {self.critic_warmup}; it must be at least 0")
         if self.row_width < self.tokens:
-            raise ValueError(f"learner.row_width is {self.row_width}, but episodes have up to {self.tokens} tokens and must "
-                             f"fit into a row; raise row_width or lower rollout.max_tokens")
+            raise ValueError(f"learner.row_width is {self.row_width}, but episodes have up to {self.tokens} tokens and "
+                             f"must fit into a row; raise row_width or lower rollout.max_tokens")
         if self.micro_rows % self.row_shards:
-            raise ValueError(f"learner.micro_rows is {self.micro_rows}; it must be a multiple of mesh.data * mesh.fsdp = "
-                             f"{self.row_shards}")
+            raise ValueError(f"learner.micro_rows is {self.micro_rows}; it must be a multiple of mesh.data * mesh.fsdp "
+                             f"= {self.row_shards}")
         if self.minibatches > self.tasks:
             raise ValueError(f"learner.minibatches is {self.minibatches}, but a batch has {self.tasks} tasks and a "
                              f"minibatch is made of whole groups; allowed: 1 to {self.tasks}")
@@ -127,8 +128,8 @@ class Learner:
             need = "needs a critic" if self.advantage.needs_critic else "reads no values"
             raise ValueError(f"advantage {self.advantage.name!r} {need}, but the critic is {self.critic.name!r}")
         if not self.advantage.needs_critic and (self.critic_warmup or self.critic_updates > 1):
-            raise ValueError(f"learner.critic_warmup {self.critic_warmup} and critic_updates {self.critic_updates} have no "
-                             f"effect without a critic; leave them at 0 and 1")
+            raise ValueError(f"learner.critic_warmup {self.critic_warmup} and critic_updates {self.critic_updates} have "
+                             f"no effect without a critic; leave them at 0 and 1")
 
     @property
     def row_shards(self) -> int:

@@ -15,14 +15,16 @@ def fit(learner: Learner, trajectory: Trajectory) -> Trajectory:
     """The trajectory as numpy arrays of exactly the learner's P and G: missing episodes are added with length 0.
 
     Raises:
-      ValueError: for a batch that is larger than the learner's, of other T or A, or whose episodes begin with an action.
+      ValueError: for a batch that is larger than the learner's, of other T or A, or with an episode that begins with
+        an action.
     """
     trajectory = jax.tree.map(np.asarray, trajectory)
     P, G, T = trajectory.tokens.shape
     A = trajectory.rewards.shape[-1]
     if P > learner.tasks or G > learner.group or (T, A) != (learner.tokens, learner.actions):
-        raise ValueError(f"the batch has {P} tasks x {G} episodes, {T} tokens and {A} actions; the learner was built for "
-                         f"at most {learner.tasks} x {learner.group}, and for exactly {learner.tokens} and {learner.actions}")
+        raise ValueError(f"the batch has {P} tasks x {G} episodes, {T} tokens and {A} actions; the learner was "
+                         f"built for at most {learner.tasks} x {learner.group}, and for exactly {learner.tokens} and "
+                         f"{learner.actions}")
     if (trajectory.action_ids[..., 0] >= 0).any():
         raise ValueError("an episode begins with a sampled token; it has no context, so put a prompt before it")
     missing = (0, learner.tasks - P), (0, learner.group - G)
@@ -36,13 +38,15 @@ def lay_out(learner: Learner, lengths: np.ndarray) -> Packing:
     return pack(lengths.reshape(-1), learner.row_width, learner.micro_rows)
 
 
-def build(packing: Packing, trajectory: Trajectory, annotation: Annotation, weights: Array, value_weights: Array) -> Rows:
+def build(packing: Packing, trajectory: Trajectory, annotation: Annotation, weights: Array,
+          value_weights: Array) -> Rows:
     """Rows of one minibatch; `weights` and `value_weights` [P, G, T] are 0 off it. Episodes that `packing` leaves out
     lie nowhere."""
     targets = annotation.targets
     ids, positions = segments(packing)
     rows = lambda values, fill=0: to_rows(np.asarray(values).reshape(len(packing.length), -1), packing, fill)
-    return Rows(tokens=rows(trajectory.tokens), positions=positions, segment_ids=ids, mask=rows(trajectory.action_ids, -1) >= 0,
+    return Rows(tokens=rows(trajectory.tokens), positions=positions, segment_ids=ids,
+                mask=rows(trajectory.action_ids, -1) >= 0,
                 old_logprobs=rows(targets.old_logprobs), ref_logprobs=rows(annotation.ref_logprobs),
                 advantages=rows(targets.advantages), correction=rows(annotation.correction), weights=rows(weights),
                 old_values=rows(targets.old_values), value_targets=rows(targets.value_targets),

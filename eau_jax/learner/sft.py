@@ -13,7 +13,8 @@ from eau_jax.learner.update import take_step
 from eau_jax.models import heads
 
 
-def update(learner: Learner, policy: TrainState, trajectory: Trajectory, knobs: dict) -> tuple[TrainState, dict[str, Mean]]:
+def update(learner: Learner, policy: TrainState, trajectory: Trajectory,
+           knobs: dict) -> tuple[TrainState, dict[str, Mean]]:
     """One optimizer step towards the episodes of `trajectory`, mean over their action tokens.
 
     Args:
@@ -35,7 +36,8 @@ def update(learner: Learner, policy: TrainState, trajectory: Trajectory, knobs: 
         return policy, metrics
     weights = np.asarray(_weights(trajectory.action_ids))
     rows = build(lay_out(learner, trajectory.length), trajectory, unannotated(trajectory), weights, weights)
-    towers, more = take_step(learner, imitation, {"policy": policy}, rows, knobs, f"fine-tuning step {int(policy.step)}")
+    towers, more = take_step(learner, imitation, {"policy": policy}, rows, knobs,
+                             f"fine-tuning step {int(policy.step)}")
     return towers["policy"], metrics | more
 
 

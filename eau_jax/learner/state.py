@@ -57,7 +57,8 @@ def init(learner: Learner, params: Any, key: Array) -> LearnerState:
 def init_tower(learner: Learner, params: Any) -> TrainState:
     """A policy alone, for supervised fine-tuning. `params` are copied."""
     places = state_shardings(learner).policy
-    build = jax.jit(lambda params: optimizer.start(jax.tree.map(jnp.copy, params), axes(learner)["policy"], learner.mean_dtype),
+    build = jax.jit(lambda params: optimizer.start(jax.tree.map(jnp.copy, params), axes(learner)["policy"],
+                                                   learner.mean_dtype),
                     out_shardings=places)
     return build(jax.device_put(params, places.params))
 
@@ -84,7 +85,8 @@ def state_shardings(learner: Learner) -> LearnerState:
     def tower(shape: TrainState, axes: Any) -> TrainState:
         params = shardings(shape.params, axes, learner.mesh)
         opt_state = optax.tree_map_params(
-            optimizer.optimizer(optimizer.Knobs(), jnp.int32(0), axes, learner.mean_dtype), lambda _, place: place, shape.opt_state, params,
+            optimizer.optimizer(optimizer.Knobs(), jnp.int32(0), axes, learner.mean_dtype),
+            lambda _, place: place, shape.opt_state, params,
             transform_non_params=lambda _: replicated(learner.mesh))
         return TrainState(step=replicated(learner.mesh), params=params, opt_state=opt_state)
 

@@ -20,17 +20,17 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
            seed: int) -> tuple[LearnerState, dict[str, Mean]]:
     """Learns from one batch. `state` is donated: use the returned one.
 
-    The critic takes `epochs * critic_updates` passes over the batch and then the policy `epochs`; with a shared trunk the
-    last `epochs` of the critic's are the policy's. In the first `critic_warmup` updates only the critic learns. Minibatches
-    are whole groups, drawn by (seed, state.step); groups without an episode are left out. A batch without any leaves
-    every parameter as it was.
+    The critic takes `epochs * critic_updates` passes over the batch and then the policy `epochs`; with a shared trunk
+    the last `epochs` of the critic's are the policy's. In the first `critic_warmup` updates only the critic learns.
+    Minibatches are whole groups, drawn by (seed, state.step); groups without an episode are left out. A batch without
+    any leaves every parameter as it was.
 
     Returns:
-      The new state, and metrics summed over all passes: losses, gradient norms before clipping, the losses' own metrics,
-      `policy_steps` and `critic_steps` taken, `episodes` learned from.
+      The new state, and metrics summed over all passes: losses, gradient norms before clipping, the losses' own
+      metrics, `policy_steps` and `critic_steps` taken, `episodes` learned from.
 
     Raises:
-      NonFiniteError: when a loss or gradient is not finite; it holds both towers as they were before that optimizer step.
+      NonFiniteError: when a loss or gradient is not finite; it holds both towers as they were before that step.
     """
     trajectory = fit(learner, trajectory)
     step = int(state.step)
@@ -48,7 +48,8 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
     return state.replace(step=_next(learner, state.step)), metrics
 
 
-def _plan(learner: Learner, step: int, usable: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[Phase, int, np.ndarray]]:
+def _plan(learner: Learner, step: int, usable: np.ndarray,
+          rng: np.random.Generator) -> Iterator[tuple[Phase, int, np.ndarray]]:
     """(phase, running number, groups) of each optimizer step, in order."""
     alone, together = learner.critic.alone, learner.critic.together
     warming = step < learner.critic_warmup
@@ -82,14 +83,15 @@ def take_step(learner: Learner, phase: Phase, towers: dict[str, TrainState], row
     norms = jax.device_get(_norms(learner, phase, grads))
     bad = [f"{name} gradient norm {norm}" for name, norm in norms.items() if not np.isfinite(norm)]
     if bad or not np.isfinite(loss):
-        raise NonFiniteError(f"{', '.join([f'{where}: loss {loss}', *bad])}; this step was not applied. Lower the learning "
-                             f"rate, or look for non-finite rewards or weights", towers)
+        raise NonFiniteError(f"{', '.join([f'{where}: loss {loss}', *bad])}; this step was not applied. Lower the "
+                             f"learning rate, or look for non-finite rewards or weights", towers)
     metrics[f"{phase.name}_loss"] = _one(loss)
     metrics |= {f"{name}_grad_norm": _one(norm) for name, norm in norms.items()}
     return towers | {name: _apply(learner, name, towers[name], grads[name], knobs) for name in phase.towers}, metrics
 
 
-def gradients(learner: Learner, phase: Phase, params: dict, rows: Rows, knobs: dict) -> tuple[float, dict, dict[str, Mean]]:
+def gradients(learner: Learner, phase: Phase, params: dict, rows: Rows,
+              knobs: dict) -> tuple[float, dict, dict[str, Mean]]:
     """Loss, float32 gradients of the phase's towers, and metrics, summed over the micro-batches of `rows`."""
     grads, results, metrics = _zeros(learner, phase, params), [], {}
     for part in micro_batches(learner, rows):
@@ -97,7 +99,8 @@ def gradients(learner: Learner, phase: Phase, params: dict, rows: Rows, knobs: d
         results.append(result)
     results = jax.device_get(results)  # after the loop, so that the host runs ahead of the device
     for _, more in results:
-        metrics = merge(metrics, {name: Mean(np.float64(mean.total), np.float64(mean.count)) for name, mean in more.items()})
+        metrics = merge(metrics, {name: Mean(np.float64(mean.total), np.float64(mean.count))
+                                  for name, mean in more.items()})
     return sum(float(loss) for loss, _ in results), grads, metrics
 
 
@@ -130,7 +133,7 @@ def _zeros(learner: Learner, phase: Phase, params: dict) -> dict:
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=5)
 def _gradients(learner: Learner, phase: Phase, params: dict, rows: Rows, knobs: dict,
                grads: dict) -> tuple[dict, Array, dict[str, Mean]]:
-    """`grads` plus those of one micro-batch, added in the same pass so that only one float32 copy exists; loss, metrics."""
+    """`grads` plus those of one micro-batch, added in the same pass so that one float32 copy exists; loss, metrics."""
     learner.traces[f"{phase.name}_gradients"] += 1
     loss = lambda trained: phase.loss(params | trained, learner, rows, knobs)
     (value, metrics), more = jax.value_and_grad(loss, has_aux=True)({name: params[name] for name in phase.towers})
