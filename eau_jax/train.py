@@ -61,6 +61,8 @@ def train(config: Config, source: str, *, resume: bool) -> None:
         store = Checkpoints(folder.path / "checkpoints", keep=config.checkpoint.keep)
         try:
             state, generation, recent = restore(parts, weights, store, folder, watch)
+            run(parts.engine.push(state.policy.params, 0, 1.0))
+            parts.engine.warm_up()  # compiling must not eat into the deadline of an episode's first call
             while True:
                 step = int(state.step) + 1
                 hold_out(parts, state, generation, watch)
@@ -143,8 +145,6 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
 
     async def roll_out() -> tuple[Groups, dict[str, float]]:
         await parts.engine.push(state.policy.params, step - 1, float(knobs["rl"]["sampler"].temperature))
-        if step == 1:
-            parts.engine.warm_up()
         return await collect(parts.train, policy(parts.engine), parts.chat, generation.pinned(config.env), parts.budgets,
                              indices=draw(config, len(parts.train.tasks), step), group_size=config.rollout.group,
                              run_seed=config.seed, step=step, retries=config.rollout.infra_retries,

@@ -55,6 +55,7 @@ def evaluate(run: str, which: str, samples: int, temperature: float) -> None:
     with Watch() as watch:
         async def play() -> tuple[dict[str, Any], Any]:
             await parts.engine.push(weights, step, temperature)
+            parts.engine.warm_up()
             return await play_held_out(
                 parts.test, policy(parts.engine), parts.chat, parts.first.pinned(parts.config.env), parts.budgets,
                 samples=samples, seed=parts.config.seed + EVALUATION_SEED, retries=parts.config.rollout.infra_retries,

@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Eight devices that wait for each other need eight threads, however few cores there are: XLA sizes its pool by this.
+os.environ.setdefault("NPROC", "32")
 
 import jax  # noqa: E402  (the environment above must come first)
 import pytest  # noqa: E402
