@@ -3,15 +3,15 @@
     python scripts/bench_learner.py [--repeats 5] [--quick] [--one-core]
 
 One step is what PPO does with a batch once: old log-probabilities and values by a forward pass of both towers, then one
-critic step and one policy step (clipped losses, entropy bonus, AdamW, gradients clipped by their global norm). Policy and
-critic are two towers of the same Qwen3-shaped model, float32.
+critic step and one policy step (clipped losses, entropy bonus, AdamW, gradients clipped by their global norm). Policy
+and critic are two towers of the same Qwen3-shaped model, float32.
 
 (a) The identical padded batch: 32 rows of 256 tokens, one episode each, a third of them action tokens in four turns.
 (b) Ragged conversations: 128 scripted episodes of the intention environment. Theirs as usually run: micro-batches of 32
     episodes, each padded to its longest. Ours as `train` runs them: episodes packed into rows.
 
-In both, theirs makes the logits of every position and ours those of action tokens. (a) is shown once more with theirs on
-action tokens too. Theirs is eager, SDPA attention, without an attention mask (padding stands on the right, so a causal
+In both, theirs makes the logits of every position and ours those of action tokens; both are shown once more with theirs
+on action tokens too. Theirs is eager, SDPA attention, without an attention mask (padding stands on the right, so a causal
 pass never sees it, and this is faster), all cores. Left out on their side, in their favour: estimating advantages,
 packing or padding, and metrics; ours does all of that within its time.
 
@@ -47,7 +47,8 @@ try:
     from transformers import AutoModel, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
-    raise SystemExit(f"{error}: this benchmark compares with PyTorch; install it with: pip install -e '.[test]'") from None
+    raise SystemExit(f"{error}: this benchmark compares with PyTorch; install it with: "
+                     f"pip install -e '.[test]'") from None
 
 from eau_jax import assemble, config as configs, start
 from eau_jax.algorithms.gae import gae
@@ -89,7 +90,8 @@ def padded(model: ModelConfig, rows: int, width: int) -> Work:
     discounts = np.ones((rows, 1, turns), np.float32)
     discounts[..., -1] = 0
     trajectory = Trajectory(
-        tokens=rng.integers(0, model.vocab_size, (rows, 1, width), np.int32), length=np.full((rows, 1), width, np.int32),
+        tokens=rng.integers(0, model.vocab_size, (rows, 1, width), np.int32),
+        length=np.full((rows, 1), width, np.int32),
         action_ids=np.broadcast_to(ids, (rows, 1, width)).astype(np.int32),
         sampler_logprobs=np.zeros((rows, 1, width), np.float32), discounts=discounts,
         rewards=rng.random((rows, 1, turns), np.float32), policy_version=np.zeros((rows, 1, turns), np.int32))
@@ -110,7 +112,7 @@ def ragged(settings: configs.Config, folder: Path, model: ModelConfig) -> Work:
 
 
 def likely(model: ModelConfig, trajectory: Trajectory, rng: np.random.Generator) -> Trajectory:
-    """With sampler log-probabilities near those of the untrained model, so that the correction's weights are about 1."""
+    """With sampler log-probabilities near the untrained model's, so that the correction's weights are about 1."""
     guess = rng.normal(-np.log(model.vocab_size), 0.3, trajectory.tokens.shape).astype(np.float32)
     return trajectory.replace(sampler_logprobs=np.where(trajectory.action_ids >= 0, guess, np.float32(0)))
 
@@ -188,7 +190,8 @@ def parts_of(trajectory: Trajectory, annotation: Annotation) -> list[Part]:
         cut = lambda x: torch.tensor(np.asarray(x)[rows, 0, :width])
         mask = cut(trajectory.action_ids) >= 0
         parts.append(Part(cut(trajectory.tokens).long(), mask, *(cut(x)[mask] for x in (
-            targets.old_logprobs, targets.old_values, targets.advantages, targets.value_targets, annotation.correction))))
+            targets.old_logprobs, targets.old_values, targets.advantages, targets.value_targets,
+            annotation.correction))))
     return parts
 
 
@@ -256,7 +259,7 @@ def their_step(towers: Towers, parts: list[Part], distribution: Callable, knobs:
 
 
 def agree(work: Work, state: LearnerState, towers: Towers, knobs: dict) -> tuple[LearnerState, list[Part], float]:
-    """Two steps of both on the same targets. Returns ours after them, theirs' micro-batches, and the largest difference.
+    """Two steps of both on the same targets. Returns ours after them, their micro-batches and the largest difference.
 
     Raises:
       SystemExit: when anything differs by more than `TOLERANCE`, relative to its size.
@@ -279,8 +282,9 @@ def agree(work: Work, state: LearnerState, towers: Towers, knobs: dict) -> tuple
             gap = float(np.abs(value - theirs[name]).max() / np.abs(value).max())
             worst = max(worst, gap)
             if not gap <= TOLERANCE:
-                raise SystemExit(f"{work.name}, step {step}: {name} differs by {gap:.1e} relative, more than {TOLERANCE:g}: "
-                                 f"ours {value}, theirs {theirs[name]}; the two sides do not do the same, nothing was timed")
+                raise SystemExit(f"{work.name}, step {step}: {name} differs by {gap:.1e} relative, more than "
+                                 f"{TOLERANCE:g}: ours {value}, theirs {theirs[name]}; the two sides do not do the same, "
+                                 f"nothing was timed")
     return state, parts, worst
 
 
@@ -341,8 +345,9 @@ def measure(work: Work, params: Any, folder: Path, repeats: int, peak: float,
     actions, real = int((work.trajectory.action_ids >= 0).sum()), int(lengths.sum())
     rows = pack(lengths, work.learner.row_width, work.learner.micro_rows).rows
     filled = np.concatenate([np.full(len(part.tokens), part.tokens.shape[1]) for part in parts])
-    print(f"\n{work.name}: {len(lengths)} episodes, {real} tokens, {actions / real:.0%} of them actions; ours {rows} rows of "
-          f"{work.learner.row_width}, {real / rows / work.learner.row_width:.0%} used; theirs {real / filled.sum():.0%} used")
+    print(f"\n{work.name}: {len(lengths)} episodes, {real} tokens, {actions / real:.0%} of them actions; "
+          f"ours {rows} rows of {work.learner.row_width}, {real / rows / work.learner.row_width:.0%} used; "
+          f"theirs {real / filled.sum():.0%} used")
     print(f"  both sides agree to {worst:.0e}; check and {traces} traces took {time.perf_counter() - begin:.0f} s")
 
     def ours():
@@ -360,13 +365,16 @@ def measure(work: Work, params: Any, folder: Path, repeats: int, peak: float,
                 seconds[name].append(elapsed)
     for name, (run, floor) in sides.items():
         middle = statistics.median(seconds[name])
-        print(f"  {name:24s}{real / middle:8.0f} tokens/s ({real / max(seconds[name]):.0f} to {real / min(seconds[name]):.0f}); "
-              f"floor {floor / 1e9:6.1f} GFLOP = {floor / peak:.2f} s of {middle:.2f} s, {floor / peak / middle:.0%} reached; "
+        print(f"  {name:24s}{real / middle:8.0f} tokens/s "
+              f"({real / max(seconds[name]):.0f} to {real / min(seconds[name]):.0f}); "
+              f"floor {floor / 1e9:6.1f} GFLOP = {floor / peak:.2f} s of {middle:.2f} s, "
+              f"{floor / peak / middle:.0%} reached; "
               f"memory +{peak_memory(run) / 1e6:.0f} MB")
     if sum(work.learner.traces.values()) != traces:
         raise SystemExit(f"{work.name}: ours was traced again while it was timed: {dict(work.learner.traces)}")
     ratios = {name: statistics.median(seconds[name]) / statistics.median(seconds["ours"]) for name in sides}
-    print(f"  ratio ours / theirs {ratios['theirs']:.2f}; with their head on actions {ratios['theirs, head on actions']:.2f}")
+    print(f"  ratio ours / theirs {ratios['theirs']:.2f}; "
+          f"with their head on actions {ratios['theirs, head on actions']:.2f}")
     return ratios["theirs"]
 
 
@@ -374,8 +382,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="timed steps of each side")
     parser.add_argument("--quick", action="store_true", help="a quarter of the work, one repeat, no verdict")
-    parser.add_argument("--one-core", action="store_true", help="pin both sides to one core and count CPU seconds: on a "
-                                                                "machine that others use, where wall clock says little")
+    parser.add_argument("--one-core", action="store_true", help="pin both sides to one core and count CPU seconds: "
+                        "on a machine that others use, where wall clock says little")
     arguments = parser.parse_args()
     share, repeats = (4, 1) if arguments.quick else (1, arguments.repeats)
 
@@ -388,8 +396,8 @@ def main() -> None:
     settings = configs.Config(
         name="bench", env=intention, template=template.TINY,
         tasks=configs.Tasks(generate=intention_tasks.generate, train=128 // share),
-        model=configs.Model(make=start.new_model, vocab_size=512, d_model=128, num_layers=4, num_heads=4, num_kv_heads=2,
-                            d_ff=384),
+        model=configs.Model(make=start.new_model, vocab_size=512, d_model=128, num_layers=4, num_heads=4,
+                            num_kv_heads=2, d_ff=384),
         rollout=configs.Rollout(tasks=128 // share, group=1, max_tokens=320, max_new_tokens=24),
         learn=configs.Learn(minibatches=1), knobs={"env.max_turns": 8})
     with tempfile.TemporaryDirectory() as scratch:
