@@ -10,9 +10,9 @@ and critic are two towers of the same Qwen3-shaped model, float32.
 (b) Ragged conversations: 128 scripted episodes of the intention environment. Theirs as usually run: micro-batches of 32
     episodes, each padded to its longest. Ours as `train` runs them: episodes packed into rows.
 
-In both, theirs makes the logits of every position and ours those of action tokens; both are shown once more with theirs
-on action tokens too. Theirs is eager, SDPA attention, without an attention mask (padding stands on the right, so a causal
-pass never sees it, and this is faster), all cores. Left out on their side, in their favour: estimating advantages,
+In both, theirs makes the logits of every position and ours those of action tokens; both are shown once more with
+theirs on action tokens too. Theirs is eager, SDPA attention, all cores, without an attention mask: padding stands on
+the right, so a causal pass never sees it. Left out on their side, in their favour: estimating advantages,
 packing or padding, and metrics; ours does all of that within its time.
 
 Before anything is timed, both start from the same weights and take two steps on the same targets, with old
@@ -283,8 +283,8 @@ def agree(work: Work, state: LearnerState, towers: Towers, knobs: dict) -> tuple
             worst = max(worst, gap)
             if not gap <= TOLERANCE:
                 raise SystemExit(f"{work.name}, step {step}: {name} differs by {gap:.1e} relative, more than "
-                                 f"{TOLERANCE:g}: ours {value}, theirs {theirs[name]}; the two sides do not do the same, "
-                                 f"nothing was timed")
+                                 f"{TOLERANCE:g}: ours {value}, theirs {theirs[name]}; the two sides do not do the "
+                                 f"same, nothing was timed")
     return state, parts, worst
 
 
