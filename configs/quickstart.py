@@ -26,7 +26,7 @@ def config() -> Config:
         sft=Sft(steps=240, episodes=2000, batch=32, learning_rate=2e-3),
         algorithm=Algorithm(kl=k3),
         rollout=Rollout(tasks=32, group=4, max_tokens=320, max_new_tokens=24, slots=64),
-        learn=Learn(steps=25, minibatches=4, rows=8, critic_warmup=2),
+        learn=Learn(steps=25, minibatches=4, rows=4, critic_warmup=2),
         eval=Evaluation(samples=2),
         knobs={
             "env.max_turns": 8,
