@@ -2,11 +2,12 @@
 
     python scripts/bench_sampler.py [--repeats 7] [--episodes 32] [--d-model 128] [--layers 4]
 
-The work: 32 episodes of four turns; a prompt of 96 tokens, 64 sampled tokens a turn, 40 observation tokens between turns;
-temperature 1, no filter, nothing stops early. The model is Qwen3-shaped, random weights, float32, vocabulary 4096.
-Ours: one coroutine per episode, each asking turn by turn, as rollouts do; log-probabilities included. Theirs: one batch of
-all episodes in lockstep (equal lengths, so no padding), torch on all cores, `past_key_values` passed on from turn to turn,
-the same weights through an exported folder; no log-probabilities asked for. The two alternate; medians are compared.
+The work: 32 episodes of four turns; a prompt of 96 tokens, 64 sampled tokens a turn, 40 observation tokens between
+turns; temperature 1, no filter, nothing stops early. The model is Qwen3-shaped, random weights, float32, vocabulary 4096.
+Ours: one coroutine per episode, each asking turn by turn, as rollouts do; log-probabilities included. Theirs: one batch
+of all episodes in lockstep (equal lengths, so no padding), torch on all cores, `past_key_values` passed on from turn to
+turn, the same weights through an exported folder; no log-probabilities asked for. The two alternate; medians are
+compared.
 
 The floor of a decoding step is the larger of memory traffic (weights and the cached keys and values, each read once, by
 the bandwidth of a large copy) and arithmetic (by the rate of a large matrix product), both measured in this process.
@@ -69,15 +70,15 @@ def theirs(model, observations: list[np.ndarray]) -> float:
     cache, history = DynamicCache(config=model.config), torch.zeros((len(observations[0]), 0), dtype=torch.long)
     for observation in observations:
         history = torch.cat([history, torch.from_numpy(observation)], dim=1)
-        history = model.generate(history, attention_mask=torch.ones_like(history), past_key_values=cache, do_sample=True,
-                                 temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=ACTION, eos_token_id=None,
-                                 pad_token_id=0)
+        history = model.generate(history, attention_mask=torch.ones_like(history), past_key_values=cache,
+                                 do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=ACTION,
+                                 eos_token_id=None, pad_token_id=0)
     assert history.shape[1] == LENGTH
     return time.perf_counter() - begin
 
 
 def machine() -> tuple[float, float]:
-    """Bytes per second of a large copy (read and written) and floating-point operations per second of a matrix product."""
+    """Bytes per second of a large copy (read and written), floating-point operations per second of a matrix product."""
     def best(function, *arguments) -> float:
         run = jax.jit(function)
         run(*arguments).block_until_ready()
@@ -105,7 +106,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each side")
     parser.add_argument("--episodes", type=int, default=32, help="episodes, and slots of the cache")
-    parser.add_argument("--d-model", type=int, default=128, help="width; heads are 32 wide, feed-forward is three times it")
+    parser.add_argument("--d-model", type=int, default=128, help="width; heads are 32 wide, d_ff is three times it")
     parser.add_argument("--layers", type=int, default=4, help="layers")
     parser.add_argument("--ours-only", action="store_true", help="skip transformers, for profiling")
     arguments = parser.parse_args()
@@ -119,7 +120,8 @@ def main():
     asyncio.run(engine.push(params, 0, 1.0))
     begin = time.perf_counter()
     engine.warm_up()
-    print(f"model: {transformer.parameter_count(config) / 1e6:.2f} M parameters; compiled in {time.perf_counter() - begin:.1f} s")
+    size = transformer.parameter_count(config) / 1e6
+    print(f"model: {size:.2f} M parameters; compiled in {time.perf_counter() - begin:.1f} s")
     sides = {"ours": lambda: ours(engine, observations)}
     if not arguments.ours_only:
         import torch
@@ -129,18 +131,21 @@ def main():
             hf.save(folder, config, params)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         sides["transformers"] = lambda: theirs(model, observations)
-    times = {name: [] for name in sides}
+    times, cpu = {name: [] for name in sides}, {name: [] for name in sides}
     for repeat in range(arguments.repeats + 1):
         for name, side in sides.items():
+            busy = time.process_time()
             seconds = side()
             if repeat:  # the first run warms up
                 times[name].append(seconds)
+                cpu[name].append(time.process_time() - busy)
 
     tokens = arguments.episodes * TURNS * ACTION
     rates = {name: tokens / statistics.median(seconds) for name, seconds in times.items()}
     for name, seconds in times.items():
         print(f"{name:>13}: {rates[name]:8.0f} generated tokens/s "
-              f"(runs {tokens / max(seconds):.0f} to {tokens / min(seconds):.0f})")
+              f"(runs {tokens / max(seconds):.0f} to {tokens / min(seconds):.0f}; "
+              f"{statistics.median(cpu[name]):.1f} CPU seconds a run)")
     bandwidth, peak = machine()
     traffic, operations = floor(config, arguments.episodes)
     least = max(traffic / bandwidth, operations / peak)

@@ -86,7 +86,8 @@ def trainer_logprobs(config: ModelConfig, params, played: list[Played], temperat
     @jax.jit
     def run(params, tokens, mask):
         hidden = transformer.forward(params, config, tokens, positions, segments)
-        return heads.token_logprobs(params, config, hidden, tokens, mask, np.float32(temperature), top_p=top_p, top_k=top_k)
+        return heads.token_logprobs(params, config, hidden, tokens, mask, np.float32(temperature), top_p=top_p,
+                                    top_k=top_k)
 
     return np.asarray(run(params, tokens, mask)[0])
 

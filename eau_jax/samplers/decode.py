@@ -7,6 +7,7 @@ Dimensions: N cache slots, R rows of one prefill call, C new tokens, K tokens dr
 import collections
 import functools
 import math
+from typing import Callable
 
 import chex
 import jax
@@ -31,6 +32,12 @@ class Rows:
     left: Array      # [N] i32: tokens that may still be drawn; 0 for an idle slot
     seeds: Array     # [N, 2] u32: high and low half of the request's seed
     stop_ids: Array  # [N, M] i32, NO_STOP where unused
+
+
+@functools.lru_cache(maxsize=8)
+def empty_cache(config: ModelConfig, slots: int, length: int, placement: Sharding) -> Callable[[], transformer.KVCache]:
+    """Makes an empty cache where it is to live. Kept, so that it is compiled once."""
+    return jax.jit(functools.partial(transformer.init_cache, config, slots, length), out_shardings=placement)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "window", "placement"), donate_argnames=("cache",))
@@ -77,8 +84,8 @@ def decode(params, cache: transformer.KVCache, rows: Rows, temperature: Array, f
     def body(carry):
         step, rows, cache, tokens, logprobs = carry
         active = rows.left > 0
-        hidden, cache = transformer.extend(params, config, cache, rows.last[:, None], rows.held, active.astype(jnp.int32),
-                                           window=window)
+        hidden, cache = transformer.extend(params, config, cache, rows.last[:, None], rows.held,
+                                           active.astype(jnp.int32), window=window)
         logits = heads.logits(params, config, hidden[:, 0])                                  # [N, V]
         token, logprob = draw(logits, temperature, uniforms(rows.seeds, rows.held + 1), top_p, top_k)
         stopped = (token[:, None] == rows.stop_ids).any(axis=-1)

@@ -4,9 +4,9 @@ A session (an episode) lives in one slot of the cache. A request feeds only the 
 not hold yet, so a turn costs its observation and its action. What is held is compared token by token: where a history
 differs from it, everything from the first difference on is fed again.
 
-Scheduling is deterministic. A request whose session has a slot starts at once; the others follow in the order of arrival
-as slots become free. A session that has not asked again for IDLE_CALLS device calls (its user is slow) loses its slot to
-one that waits, and so does the one used longest ago when nothing else can run; it is fed again when it returns. So more
+Scheduling is deterministic. A request whose session has a slot starts at once; others follow in the order of arrival as
+slots become free. A session that does not ask again within two device calls (its user is slow) loses its slot to one
+that waits, and so does the one used longest ago when nothing else can run; it is fed again when it returns. So more
 sessions than slots is slower but cannot lock up. What is drawn depends on the history, the seed and the weights, not on
 which requests share the batch. Device calls block the event loop; between them the other coroutines run.
 """
@@ -26,10 +26,9 @@ from eau_jax.core.sharding import ROWS
 from eau_jax.models import transformer
 from eau_jax.models.config import ModelConfig
 from eau_jax.samplers import decode
+from eau_jax.samplers.slots import MAX_STOP_IDS, Slots
 from eau_jax.samplers.types import Completion, Stop, TokenRequest
 
-MAX_STOP_IDS = 8
-IDLE_CALLS = 2
 WINDOWS = (128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 TURNS_OF_THE_LOOP = 8  # how often the event loop runs between device calls, so that answered episodes can ask again
 
@@ -40,7 +39,6 @@ class _Work:
 
     request: TokenRequest
     future: asyncio.Future
-    begin: int = 0   # index of the action's first token in the history
 
 
 @dataclasses.dataclass(eq=False)
@@ -61,7 +59,7 @@ class JaxEngine:
     """
 
     def __init__(self, config: ModelConfig, *, slots: int, length: int, top_p: float = 1.0, top_k: int = 0,
-                 steps: int = 16, prefill_rows: int = 8, chunks: tuple[int, ...] = (32, 128),
+                 steps: int = 16, prefill_rows: int = 8, chunks: tuple[int, ...] = (8, 32, 128),
                  windows: tuple[int, ...] = WINDOWS):
         """
         Args:
@@ -84,7 +82,7 @@ class JaxEngine:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if not 0.0 < top_p <= 1.0 or top_k < 0:
             raise ValueError(f"top_p is {top_p} and top_k is {top_k}; top_p must lie in (0, 1] and top_k be at least 0")
-        self.config, self.slots, self.length = config, slots, length
+        self.config, self.length = config, length
         self.steps, self.top_p, self.top_k = steps, float(top_p), int(top_k)
         self.prefill_rows = min(prefill_rows, slots)
         self.chunks = tuple(sorted({min(chunk, length) for chunk in chunks}))
@@ -93,19 +91,10 @@ class JaxEngine:
         self.version = -1
         self._params = self._cache = self._placement = None
         self._temperature = np.float32(1.0)
+        self._slots = Slots(slots, length)
+        self._running: dict[int, _Work] = {}  # by slot
         self._queue: collections.deque[_Work | _Push] = collections.deque()
         self._driver: asyncio.Task | None = None
-        self._calls = 0  # decoding calls so far: the clock by which sessions are idle
-        # Per slot. tokens[n, :held[n]] are in the cache, and tokens[n, :held[n] + 1] is the history while work runs.
-        self._session: list[str | None] = [None] * slots
-        self._work: list[_Work | None] = [None] * slots
-        self._used = np.zeros(slots, np.int64)  # the clock when the session last drew a token
-        self._tokens = np.zeros((slots, length), np.int32)
-        self._logprobs = np.zeros((slots, length), np.float32)
-        self._held = np.zeros(slots, np.int32)
-        self._left = np.zeros(slots, np.int32)
-        self._seeds = np.zeros((slots, 2), np.uint32)
-        self._stop_ids = np.full((slots, MAX_STOP_IDS), decode.NO_STOP, np.int32)
 
     async def generate(self, requests: list[TokenRequest]) -> list[Completion]:
         """One completion per request. An action ends with a stop token, or with stop "length" after `max_new_tokens`
@@ -115,7 +104,7 @@ class JaxEngine:
           ValueError: for an empty or too long history, a token outside the vocabulary, a session with an open request.
           RuntimeError: before the first `push` and after `close`.
         """
-        open_sessions = {work.request.session for work in self._works()}
+        open_sessions = {work.request.session for work in self._open()}
         for request in requests:
             self._check(request, open_sessions)
             open_sessions.add(request.session)
@@ -137,19 +126,19 @@ class JaxEngine:
 
     async def release(self, session: str) -> None:
         """Frees the session's slot. A request of it that is still open ends with stop "aborted"."""
-        for work in self._works():
+        for work in self._open():
             if work.request.session == session:
                 self._finish(work, "aborted")
-        if session in self._session:
-            self._clear(self._session.index(session))
+        if session in self._slots.session:
+            self._clear(self._slots.session.index(session))
 
     async def close(self) -> None:
         """Ends every open request with stop "aborted" and lets go of the weights and the cache."""
-        for work in self._works():
+        for work in self._open():
             self._finish(work, "aborted")
-        if self._driver is not None:
+        if self._driver is not None and not self._driver.done():
             self._driver.cancel()
-        self._stop_all(None)
+            await asyncio.wait([self._driver])
         self._params = self._cache = None
 
     def warm_up(self) -> None:
@@ -163,7 +152,7 @@ class JaxEngine:
         for window, chunk in itertools.product(self.prefill_windows, self.chunks):
             self._run_prefill(none, np.zeros((self.prefill_rows, chunk), np.int32), none, none, window)
         for window in self.windows:
-            self._run_decode(np.zeros(self.slots, np.int32), window)
+            self._run_decode(np.zeros_like(self._slots.left), window)
 
     # What is asked for
 
@@ -176,10 +165,10 @@ class JaxEngine:
             self._check_weights()
         tokens, name = np.asarray(request.tokens), f"session {request.session!r}"
         if tokens.ndim != 1 or tokens.size == 0:
-            raise ValueError(f"{name}: the history has shape {tokens.shape}; it must be a list of at least one token id")
+            raise ValueError(f"{name}: the history has shape {tokens.shape}; it must be a list of at least one token")
         if tokens.size >= self.length:
-            raise ValueError(f"{name}: a history of {tokens.size} tokens leaves no room for an action in a cache of length "
-                             f"{self.length}; raise the sampler's length or end episodes earlier")
+            raise ValueError(f"{name}: a history of {tokens.size} tokens leaves no room for an action in a cache of "
+                             f"length {self.length}; raise the sampler's length or end episodes earlier")
         if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
             raise ValueError(f"{name}: token ids span {tokens.min()}..{tokens.max()}; "
                              f"the model's are 0..{self.config.vocab_size - 1}")
@@ -192,10 +181,9 @@ class JaxEngine:
         if request.session in open_sessions:
             raise ValueError(f"{name} has an open request already; requests of one session come one after the other")
 
-    def _works(self) -> list[_Work]:
+    def _open(self) -> list[_Work]:
         """Requests that are not answered yet."""
-        works = [work for work in self._work if work is not None]
-        works += [item for item in self._queue if isinstance(item, _Work)]
+        works = [*self._running.values(), *(item for item in self._queue if isinstance(item, _Work))]
         return [work for work in works if not work.future.done()]
 
     def _enqueue(self, *items: _Work | _Push):
@@ -208,7 +196,7 @@ class JaxEngine:
     async def _drive(self):
         """Serves until nothing is left to do. It lives no longer than that, so each event loop gets its own."""
         try:
-            while self._queue or self._works():
+            while self._queue or self._open():
                 for _ in range(TURNS_OF_THE_LOOP):
                     await asyncio.sleep(0)
                 self._abandon()
@@ -216,78 +204,47 @@ class JaxEngine:
                 self._prefill()
                 self._decode()
         except BaseException as error:
-            self._stop_all(error)
-            if isinstance(error, asyncio.CancelledError):
+            self._fail(error)
+            if not isinstance(error, Exception):
                 raise
 
-    def _stop_all(self, error: BaseException | None):
-        """Answers whoever still waits with the error. The cache is not trusted after it."""
-        items = [work for work in self._work if work is not None] + list(self._queue)
+    def _fail(self, error: BaseException):
+        """Whoever still waits gets the error. The cache is not trusted after it."""
+        items = [*self._running.values(), *self._queue]
         self._queue.clear()
-        for slot in range(self.slots):
+        for slot in range(len(self._slots.session)):
             self._clear(slot)
+        self._cache = None
         for item in items:
             if not item.future.done():
-                if error is None or isinstance(error, asyncio.CancelledError):
-                    item.future.cancel()
-                else:
-                    item.future.set_exception(error)
-        self._cache = None
+                item.future.set_exception(error) if isinstance(error, Exception) else item.future.cancel()
 
     def _abandon(self):
-        """Ends the work that nobody waits for any more (a deadline passed). What the slot holds stays true."""
-        for slot, work in enumerate(self._work):
-            if work is not None and work.future.done():
-                self._work[slot], self._left[slot] = None, 0
+        """Ends the work that nobody waits for any more: a deadline has passed."""
+        for slot in [slot for slot, work in self._running.items() if work.future.done()]:
+            del self._running[slot]
+            self._slots.rest(slot)
 
     def _admit(self):
         """Starts what can run of the requests before the first push; that one follows when they are all done."""
         while True:
             ahead = list(itertools.takewhile(lambda item: isinstance(item, _Work), self._queue))
-            for work in sorted(ahead, key=lambda work: work.request.session not in self._session):
+            for work in sorted(ahead, key=lambda work: work.request.session not in self._slots.session):
                 if not work.future.done():
-                    slot = self._place(work.request.session)
+                    slot = self._slots.place(work.request.session)
                     if slot is None:
                         break
-                    self._start(slot, work)
+                    self._slots.start(slot, work.request)
+                    self._running[slot] = work
                 self._queue.remove(work)
-            if not self._queue or isinstance(self._queue[0], _Work) or self._left.any():
+            if not self._queue or isinstance(self._queue[0], _Work) or self._running:
                 return
             push = self._queue.popleft()
             if not push.future.done():
                 self._replace_weights(push)
 
-    def _place(self, session: str) -> int | None:
-        """The slot for a session; None when it has to wait."""
-        if session in self._session:
-            return self._session.index(session)
-        idle = [slot for slot in range(self.slots) if self._work[slot] is None and (
-            self._session[slot] is None or self._calls - self._used[slot] >= IDLE_CALLS or not self._left.any())]
-        if not idle:
-            return None
-        slot = min(idle, key=lambda slot: (self._session[slot] is not None, self._used[slot], slot))
-        self._clear(slot)
-        self._session[slot] = session
-        return slot
-
-    def _start(self, slot: int, work: _Work):
-        request, size = work.request, len(work.request.tokens)
-        history = np.asarray(request.tokens, np.int32)
-        # The last token is fed by `decode`, whatever is held: its output gives the first draw.
-        common = min(int(self._held[slot]), size - 1)
-        differs = np.flatnonzero(self._tokens[slot, :common] != history[:common])
-        self._held[slot] = differs[0] if differs.size else common
-        self._tokens[slot, :size] = history
-        self._left[slot] = min(request.max_new_tokens, self.length - size)
-        self._seeds[slot] = request.seed >> 32, request.seed & 0xFFFFFFFF
-        self._stop_ids[slot] = decode.NO_STOP
-        self._stop_ids[slot, :len(request.stop_ids)] = request.stop_ids
-        work.begin = size
-        self._work[slot] = work
-
     def _replace_weights(self, push: _Push):
-        leaves = jax.tree.leaves(push.params)
-        self._placement = _placement(self.config, self.slots, leaves[0].sharding)
+        self._placement = _placement(self.config, len(self._slots.session), jax.tree.leaves(push.params)[0].sharding)
         # Committed to where they are: weights that are not would be compiled for a second time.
         self._params = jax.tree.map(lambda x: jax.device_put(x, x.sharding), push.params)
         self._temperature, self.version = np.float32(push.temperature), push.version
@@ -296,82 +253,62 @@ class JaxEngine:
 
     def _drop_cache(self):
         """Nothing of the old weights may be read again, by value or (a NaN under a mask) by accident."""
-        for slot in range(self.slots):
-            self._held[slot] = 0
+        self._slots.held[:] = 0
         self._cache = None
 
     def _clear(self, slot: int):
-        self._session[slot] = self._work[slot] = None
-        self._held[slot] = self._left[slot] = 0
+        self._running.pop(slot, None)
+        self._slots.clear(slot)
+
+    def _finish(self, work: _Work, stop: Stop):
+        """Answers a request with what has been drawn for it."""
+        tokens, logprobs = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        for slot in [slot for slot, running in self._running.items() if running is work]:
+            tokens, logprobs = self._slots.action(slot)
+            del self._running[slot]
+            self._slots.rest(slot)
+        if not work.future.done():
+            work.future.set_result(Completion(tokens, logprobs, stop, self.version))
 
     # Device calls
 
     def _prefill(self):
         """Feeds what the admitted histories lack, all but the last token; longest first, so that like shares a call."""
-        while True:
-            lacking = {slot: work.begin - 1 - int(self._held[slot]) for slot, work in enumerate(self._work)
-                       if work is not None and work.begin - 1 > self._held[slot]}
-            if not lacking:
-                return
-            chosen = sorted(lacking, key=lambda slot: (-lacking[slot], slot))[:self.prefill_rows]
-            chunk = _chunk(lacking[chosen[0]], self.chunks)
-            tokens = np.zeros((self.prefill_rows, chunk), np.int32)
-            slots, start, count = np.zeros((3, self.prefill_rows), np.int32)
+        table, rows = self._slots, self.prefill_rows
+        while (lacking := table.lacking()).any():
+            chosen = np.argsort(-lacking, kind="stable")[:min(rows, np.count_nonzero(lacking))]
+            chunk = _chunk(int(lacking[chosen[0]]), self.chunks)
+            tokens, (slots, start, count) = np.zeros((rows, chunk), np.int32), np.zeros((3, rows), np.int32)
             for row, slot in enumerate(chosen):
-                slots[row], start[row], count[row] = slot, self._held[slot], min(lacking[slot], chunk)
-                tokens[row, :count[row]] = self._tokens[slot, start[row]:start[row] + count[row]]
+                slots[row], start[row], count[row] = slot, table.held[slot], min(lacking[slot], chunk)
+                tokens[row, :count[row]] = table.tokens[slot, start[row]:start[row] + count[row]]
             self._run_prefill(slots, tokens, start, count, _round_up(int(start.max()), self.prefill_windows))
-            self._held[chosen] += count[:len(chosen)]
+            table.held[chosen] += count[:len(chosen)]
 
     def _decode(self):
-        active = np.flatnonzero(self._left)
-        if not active.size:
-            return
-        window = _round_up(int(self._held[active].max()) + self.steps - 1, self.windows)
-        tokens, logprobs, count = self._run_decode(self._left, window)
-        self._calls += 1
-        self._used[active] = self._calls
-        for slot in active:
-            work, drawn, first = self._work[slot], count[slot], self._held[slot] + 1
-            self._tokens[slot, first:first + drawn] = tokens[slot, :drawn]
-            self._logprobs[slot, first:first + drawn] = logprobs[slot, :drawn]
-            self._held[slot] += drawn
-            self._left[slot] -= drawn
-            if tokens[slot, drawn - 1] in work.request.stop_ids:
-                self._finish(work, "end_of_turn")
-            elif not self._left[slot]:
-                self._finish(work, "length")
-
-    def _finish(self, work: _Work, stop: Stop):
-        """Answers a request with what has been drawn for it."""
-        tokens, logprobs = np.zeros(0, np.int32), np.zeros(0, np.float32)
-        if work in self._work:
-            slot = self._work.index(work)
-            action = slice(work.begin, max(int(self._held[slot]) + 1, work.begin))
-            tokens, logprobs = self._tokens[slot, action].copy(), self._logprobs[slot, action].copy()
-            self._work[slot], self._left[slot] = None, 0
-        if not work.future.done():
-            work.future.set_result(Completion(tokens, logprobs, stop, self.version))
+        if self._running:
+            table = self._slots
+            longest = int(table.held[table.left > 0].max())
+            drawn = self._run_decode(table.left, _round_up(longest + self.steps - 1, self.windows))
+            for slot in table.record(*drawn):
+                self._finish(self._running[slot], "end_of_turn" if table.stopped(slot) else "length")
 
     def _run_prefill(self, slots, tokens, start, count, window: int):
         self._cache = decode.prefill(self._params, self._device_cache(), slots, tokens, start, count,
                                      config=self.config, window=window, placement=self._placement)
 
     def _run_decode(self, left: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        last = self._tokens[np.arange(self.slots), self._held]
-        # Ends when a quarter of the slots has stopped: their episodes may ask again, and a running slot costs what a
-        # stopped one does.
+        # Ends when a quarter of the slots has stopped: their episodes may ask again, and a slot that has stopped costs
+        # what a running one does.
         fewest = np.int32(np.count_nonzero(left) * 3 // 4 + 1)
-        rows = decode.Rows(last=last, held=self._held, left=left, seeds=self._seeds, stop_ids=self._stop_ids)
         self._cache, *drawn = decode.decode(
-            self._params, self._device_cache(), rows, self._temperature, fewest, config=self.config, window=window,
-            steps=self.steps, top_p=self.top_p, top_k=self.top_k, placement=self._placement)
+            self._params, self._device_cache(), self._slots.rows(left), self._temperature, fewest, config=self.config,
+            window=window, steps=self.steps, top_p=self.top_p, top_k=self.top_k, placement=self._placement)
         return jax.device_get(tuple(drawn))
 
     def _device_cache(self) -> transformer.KVCache:
         if self._cache is None:
-            self._cache = jax.jit(transformer.init_cache, static_argnums=(0, 1, 2), out_shardings=self._placement)(
-                self.config, self.slots, self.length)
+            self._cache = decode.empty_cache(self.config, len(self._slots.session), self.length, self._placement)()
         return self._cache
 
 
@@ -387,7 +324,7 @@ def _chunk(lacking: int, chunks: tuple[int, ...]) -> int:
 
 
 def _placement(config: ModelConfig, slots: int, weights: Sharding) -> Sharding:
-    """Where the cache lives, [L, N, K, ...]: beside the weights; an axis that its mesh axes do not divide stays whole."""
+    """Where the cache [L, N, K, ...] lives: beside the weights. An axis that its mesh axes do not divide stays whole."""
     if not isinstance(weights, NamedSharding):
         return weights
     mesh = weights.mesh

@@ -15,7 +15,7 @@ class TokenRequest:
     session: str                  # the episode; requests of one session come one after the other
     tokens: np.ndarray            # i32[h]: the whole history so far, h >= 1: prompt, observations and earlier actions
     max_new_tokens: int           # at least 1
-    seed: int                     # 0 <= seed < 2**64; token t is drawn with fold_in(key(seed), t), t its index in the history
+    seed: int                     # 0 <= seed < 2**64; token t of the history is drawn with fold_in(key(seed), t)
     stop_ids: tuple[int, ...]     # sampling one of these ends the action
 
 
