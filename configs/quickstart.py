@@ -21,7 +21,7 @@ def config() -> Config:
         name="quickstart",
         env=intention,
         template=TINY,
-        tasks=Tasks(generate=intention_tasks.generate, train=2000, test=128),
+        tasks=Tasks(generate=intention_tasks.generate, load=intention_tasks.load, train=2000, test=128),
         model=Model(make=new_model, vocab_size=512, d_model=96, num_layers=2, num_heads=4, num_kv_heads=2, d_ff=256),
         sft=Sft(steps=240, episodes=2000, batch=32, learning_rate=2e-3),
         algorithm=Algorithm(kl=k3),

@@ -70,7 +70,8 @@ def tasks(config: Config, split: str) -> tuple[Task, ...]:
     file = config.tasks.train_file if split == "train" else config.tasks.test_file
     if file:
         if config.tasks.load is None:
-            raise ConfigError(f"tasks.{split}_file = {file!r}, but the config has no tasks.load that could read it")
+            raise ConfigError(f"tasks.{split}_file = {file!r}, but the config has no tasks.load that could read it; give "
+                              f"Tasks(load=...) in the config, such as eau_jax.envs.intention_tasks.load")
         found = config.tasks.load(file)
     elif config.tasks.generate is None:
         raise ConfigError(f"the config has neither tasks.generate nor tasks.{split}_file; give one of them")
@@ -94,6 +95,17 @@ def first_generation(config: Config) -> Generation:
         except ValueError as error:
             raise ConfigError(f"{path}: {error}") from None
     return Generation(0, 0, knob_tree(config), rules, {}, False)
+
+
+def check(config: Config) -> None:
+    """Raises what is wrong with the tasks, the rules, the knobs or the model folder, before anything is written."""
+    for split in ("train", "test"):
+        tasks(config, split)
+    first_generation(config)
+    make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    if config.model.make is None and not Path(config.model.folder, "config.json").is_file():
+        raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "
+                          f"(config.json, *.safetensors, tokenizer.json) with --model.folder")
 
 
 def draw(config: Config, count: int, step: int) -> list[int]:

@@ -56,6 +56,10 @@ class Eval:
     temperature: float = 1.0
     """sampling temperature; 0 is greedy"""
 
+    def __post_init__(self):
+        if self.samples < 1:
+            raise ConfigError(f"samples = {self.samples} is out of range; allowed: 1 or more")
+
 
 @dataclasses.dataclass(frozen=True)
 class Export:
@@ -102,6 +106,9 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(error)
     except (ValueError, OSError, NonFiniteError) as error:
         _fail(error)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("eau-jax: stopped; a run goes on with --resume", highlight=False)
+        sys.exit(130)
 
 
 def _fail(error: Exception) -> None:
@@ -140,7 +147,7 @@ def _run(arguments: list[str]) -> int:
 
 def _learn(command: str, arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
-        print(f"usage: eau-jax {command} CONFIG [settings]\n\nCONFIG is a Python file such as configs/quickstart.py. "
+        print(f"usage: eau-jax {command} CONFIG [settings]\n\nCONFIG comes first and is a Python file such as configs/quickstart.py. "
               f"`eau-jax {command} CONFIG --help` lists its settings and knobs.")
         return 0 if arguments in ([], ["-h"], ["--help"]) else 2
     path, before = arguments[0], load_config(arguments[0])
@@ -154,8 +161,12 @@ def _learn(command: str, arguments: list[str]) -> int:
     elif command == "sft":
         train.cold_start_only(config, source)
     else:
-        signal.signal(signal.SIGTERM, train.ask_to_stop)
-        train.train(config, source, resume=launch.resume)
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, train.ask_to_stop)
+        try:
+            train.train(config, source, resume=launch.resume)
+        except train.NothingCollectedError as error:
+            raise ConfigError(str(error)) from error
         _report(str(Path(config.root) / config.name))
     return 0
 
@@ -164,6 +175,8 @@ def _report(run: str) -> int:
     from eau_jax.report.page import write_report
 
     folder = Path(run)
+    if (folder / "config.json").is_file() and not (folder / "metrics.jsonl").is_file():
+        raise ConfigError(f"{run} has no finished update yet; train it first")
     page = write_report(folder, folder.parent / "sealed" / folder.name / "eval.jsonl")
     Console().print(f"report: {page}", soft_wrap=True)
     return 0

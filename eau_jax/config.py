@@ -8,6 +8,7 @@ plain field; `eau-jax train CONFIG --help` lists them with their defaults.
 import dataclasses
 import importlib.util
 import json
+import traceback
 from pathlib import Path
 from typing import Annotated, Any, Callable, Literal, Mapping
 
@@ -23,6 +24,10 @@ from eau_jax.users.symbolic import symbolic
 Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importing it in the config file
 
 
+SECTIONS = {"Tasks": "tasks.", "Model": "model.", "Rollout": "rollout.", "Learn": "learn.", "Sft": "sft.",
+            "Evaluation": "eval.", "Checkpoint": "checkpoint.", "MeshSize": "mesh."}
+
+
 class ConfigError(ValueError):
     """A config that cannot be run as it stands."""
 
@@ -32,7 +37,7 @@ def at_least(owner: Any, low: float, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
         if not value >= low:
-            raise ConfigError(f"{type(owner).__name__.lower()}.{name} = {value} is out of range; allowed: {low} or more")
+            raise ConfigError(f"{SECTIONS.get(type(owner).__name__, '')}{name} = {value} is out of range; allowed: {low} or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +195,7 @@ class Sft:
     """share of the episodes played by the environment's expert; its novice plays the rest"""
 
     def __post_init__(self):
-        at_least(self, 0, "steps")
+        at_least(self, 0, "steps", "learning_rate")
         at_least(self, 1, "episodes", "batch")
         if not 0 <= self.expert_share <= 1:
             raise ConfigError(f"sft.expert_share = {self.expert_share} is out of range; allowed: 0 to 1")
@@ -284,8 +289,17 @@ class Config:
     """scheduled changes of knobs and rules"""
 
     def __post_init__(self):
-        if not self.name or "/" in self.name or self.name in (".", "..", "sealed"):
+        if self.name != self.name.strip() or not self.name or "/" in self.name or self.name in (".", "..", "sealed"):
             raise ConfigError(f"name = {self.name!r} cannot be a folder of a run; allowed: any other plain folder name")
+        if not 0 <= self.seed < 2**31:
+            raise ConfigError(f"seed = {self.seed} is out of range; allowed: 0 to {2**31 - 1}")
+        if not self.root.strip():
+            raise ConfigError(f"root = {self.root!r} names no folder; give one such as runs")
+        if self.algorithm.advantage.needs_critic != bool(self.algorithm.critic.alone.towers):
+            needs, fix = (("needs a critic", "own_tower or shared_trunk") if self.algorithm.advantage.needs_critic else
+                          ("has no use for a critic", "no_critic"))
+            raise ConfigError(f"algorithm.advantage = {self.algorithm.advantage.name} {needs}, but algorithm.critic = "
+                              f"{self.algorithm.critic.name}; import {fix} from eau_jax.learner.critic and give it as critic")
         if self.rollout.tasks % self.learn.minibatches:
             raise ConfigError(f"rollout.tasks = {self.rollout.tasks} does not divide by learn.minibatches = "
                               f"{self.learn.minibatches}; choose a divisor")
@@ -309,7 +323,7 @@ def _refuse_idle(config: Config) -> None:
         for field in dataclasses.fields(part):
             if holds and field.name in names and getattr(part, field.name) != field.default:
                 raise ConfigError(f"{where}.{field.name} = {getattr(part, field.name)!r} would do nothing, because {why}; "
-                                  f"leave it at {field.default!r}")
+                                  f"set it back to {field.default!r}")
 
 
 def knob_tree(config: Config) -> dict[str, Any]:
@@ -322,20 +336,26 @@ def load_config(path: str) -> Config:
     """Runs a config file's `config()`.
 
     Raises:
-      ConfigError: when there is no such file or it has no `config`.
+      ConfigError: when there is no such file, its code fails, or it has no `config`.
     """
-    file = Path(path)
-    if file.is_dir():
-        file = file / "config.py"
-    if not file.is_file():
-        raise ConfigError(f"no config file {path!r}; give a Python file with `config() -> Config`, such as "
-                          f"configs/quickstart.py, or a run folder")
+    file = Path(path) / "config.py" if Path(path).is_dir() else Path(path)
+    if not file.is_file() or file.suffix != ".py":
+        raise ConfigError(f"no config file {str(file)!r}; give a Python file with `config() -> Config`, such as "
+                          f"configs/quickstart.py, or a run folder that has one")
     spec = importlib.util.spec_from_file_location(f"eau_config_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "config"):
-        raise ConfigError(f"{path} defines no `config() -> Config`")
-    return module.config()
+    try:
+        spec.loader.exec_module(module)
+        config = module.config() if hasattr(module, "config") else None
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
+        raise ConfigError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
+    if not isinstance(config, Config):
+        raise ConfigError(f"{file} defines no function `config` that returns an eau_jax.config.Config")
+    return config
 
 
 def changed(before: Any, after: Any, prefix: str = "") -> dict[str, Any]:

@@ -12,6 +12,8 @@ from eau_jax.config import Config, describe
 from eau_jax.core.records import RunFolder, RunFolderError
 from eau_jax.eval.held_out import sealed_file
 
+# What a config decided: where one of these is there, the config can no longer be another.
+LEARNED = {"model", "cold_start", "metrics.jsonl", "checkpoints"}
 # What may differ when a run is resumed: it changes neither the weights nor what was recorded so far.
 MAY_CHANGE = ("root", "learn.steps", "checkpoint.every", "checkpoint.keep", "eval.every", "rollout.deadline_s",
               "rollout.infra_retries", "mesh.data", "mesh.fsdp", "mesh.tensor")
@@ -21,13 +23,17 @@ def begin(folder: RunFolder, config: Config, source: str, resume: bool) -> None:
     """Writes config and manifest of a new run, or checks that the folder's run is this one.
 
     Raises:
-      RunFolderError: for a folder that holds a run and `resume` is not asked for, or a run of another config.
+      RunFolderError: for a folder that holds a run and `resume` is not asked for, a run of another config, or other files.
     """
+    found = {file.name for file in folder.path.iterdir() if not file.name.startswith(".")}
+    if found and not found & {"config.json", "model", "cold_start"}:
+        raise RunFolderError(f"{folder.path} exists and is no run folder (it holds {sorted(found)[0]!r}); choose another "
+                             f"--name or --root")
     if (folder.path / "metrics.jsonl").exists() and not resume:
         raise RunFolderError(f"{folder.path} already holds a run; continue it with --resume, or choose another --name")
     stored = folder.path / "config.json"
     now = _flat(describe(config))
-    if stored.exists():
+    if stored.exists() and found & LEARNED:
         before = _flat(json.loads(stored.read_text(encoding="utf-8")))
         differing = sorted(path for path in now.keys() | before.keys()
                            if now.get(path) != before.get(path) and path not in MAY_CHANGE)
@@ -35,8 +41,8 @@ def begin(folder: RunFolder, config: Config, source: str, resume: bool) -> None:
             path = differing[0]
             raise RunFolderError(f"{folder.path} holds a run with {path} = {before.get(path)!r}, but {now.get(path)!r} is "
                                  f"asked for; choose another --name, or leave {path} as it was")
-    folder.write("config.py", source)
     folder.write("config.json", json.dumps(describe(config), indent=1) + "\n")
+    folder.write("config.py", source)
     if not (folder.path / "manifest.json").exists():
         folder.write("manifest.json", json.dumps(_manifest(config), indent=1) + "\n")
 

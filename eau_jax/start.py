@@ -30,23 +30,23 @@ TOKENIZER_EPISODES = 256   # conversations that a new tokenizer learns its pairs
 
 
 def folder_of(config: Config, home: Path) -> Path:
-    """The folder of the starting model; it is made first where the config says so.
-
-    Raises:
-      ConfigError: when the config names a folder that is not there.
-    """
+    """The folder of the starting model; it is made first where the config says so."""
     if config.model.make is not None:
         return whole(home / "model", lambda folder: config.model.make(config, folder))
-    folder = Path(config.model.folder)
-    if not config.model.folder or not folder.is_dir():
-        raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "
-                          f"(config.json, *.safetensors, tokenizer.json) with --model.folder")
-    return folder
+    return Path(config.model.folder)
 
 
 def load(config: Config, folder: Path) -> tuple[ModelConfig, Any]:
-    """The model of a folder with this config's dtypes and rematerialisation."""
+    """The model of a folder with this config's dtypes and rematerialisation.
+
+    Raises:
+      ConfigError: when a weight is not a number; CheckpointError: for a folder that cannot be read.
+    """
     model, params = hf.load(folder, param_dtype=config.model.param_dtype)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not np.isfinite(leaf).all():
+            raise ConfigError(f"{folder}: parameter {jax.tree_util.keystr(path, simple=True, separator='.')} holds NaN or "
+                              f"infinite weights; export the model again, or start from another --model.folder")
     return dataclasses.replace(model, compute_dtype=config.model.compute_dtype, remat=config.model.remat), params
 
 

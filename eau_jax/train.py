@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from eau_jax import start
-from eau_jax.assemble import Parts, assemble, draw, traces
+from eau_jax.assemble import Parts, assemble, check, draw, traces
 from eau_jax.config import Config, ConfigError
 from eau_jax.core import batching
 from eau_jax.core.records import RunFolder, plain, read_lines
@@ -42,8 +42,30 @@ _stop = threading.Event()
 
 
 def ask_to_stop(*_: Any) -> None:
-    """Signal handler: the run saves after the update in progress and ends."""
+    """Signal handler: the run saves after the update in progress and ends; asked again, it ends at once."""
+    if _stop.is_set():
+        raise KeyboardInterrupt
     _stop.set()
+    print("stopping after this update; ask again to stop at once", file=sys.stderr)
+
+
+class NothingCollectedError(RuntimeError):
+    """Every episode of a batch failed outside the agent's control."""
+
+
+def dropped(groups: Groups, watch: Watch) -> None:
+    """Says how many episodes were dropped and why.
+
+    Raises:
+      NothingCollectedError: when all of them were; there is nothing to learn from or to score.
+    """
+    failed = [episode.error for group in groups for episode in group if not episode.stop.usable]
+    total = sum(map(len, groups))
+    if failed:
+        watch.say(f"{len(failed)} of {total} episodes dropped, the first because: {failed[0]}")
+    if len(failed) == total:
+        raise NothingCollectedError(f"all {total} episodes failed outside the agent's control, the first because: {failed[0]}. "
+                                    f"Check the server, or raise rollout.deadline_s; then continue with --resume")
 
 
 def train(config: Config, source: str, *, resume: bool) -> None:
@@ -55,6 +77,7 @@ def train(config: Config, source: str, *, resume: bool) -> None:
     Raises:
       ValueError: for what cannot be run; RunFolderError: for a folder in use, or one that already holds a run.
     """
+    check(config)
     with RunFolder(Path(config.root) / config.name) as folder, Watch() as watch:
         begin(folder, config, source, resume)
         parts, weights = prepare(config, folder, watch)
@@ -90,6 +113,7 @@ def cold_start_only(config: Config, source: str) -> None:
     """
     if not config.sft.steps:
         raise ConfigError("sft.steps is 0, so there is no cold start; give a number of steps with --sft.steps")
+    check(config)
     with RunFolder(Path(config.root) / config.name) as folder, Watch() as watch:
         begin(folder, config, source, resume=False)
         prepare(config, folder, watch)
@@ -151,6 +175,7 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
                              concurrency=config.rollout.slots, progress=lambda done, total: watch.at("episodes", done, total))
 
     groups, statistics = run(roll_out())
+    dropped(groups, watch)
     clock.append(time.perf_counter())
     kept = [group if keep else [] for group, keep in zip(groups, config.algorithm.keep_groups(groups), strict=True)]
     trajectory = batching.to_trajectory(kept, parts.learner.tokens, parts.learner.actions)
@@ -199,7 +224,8 @@ def hold_out(parts: Parts, state: LearnerState, generation: Generation, watch: W
                               retries=config.rollout.infra_retries,
                               progress=lambda done, total: watch.at("held-out episodes", done, total))
 
-    result, _ = run(play())
+    result, groups = run(play())
+    dropped(groups, watch)
     phase = "start" if step == 0 else "final" if step == config.learn.steps else "train"
     with RunFolder(file.parent) as sealed:
         sealed.append(file.name, {"step": step, "phase": "cold_start" if step == 0 and config.sft.steps else phase} | result)

@@ -1,6 +1,7 @@
 """What the policy of a run can be used for: evaluation, export, conversation."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.prompt import Prompt
 from rich.table import Table
 
 from eau_jax import start
-from eau_jax.assemble import Parts, assemble
+from eau_jax.assemble import Parts, assemble, check
 from eau_jax.config import ConfigError, load_config
 from eau_jax.core.records import RunFolder
 from eau_jax.eval.held_out import evaluate as play_held_out
@@ -37,6 +38,7 @@ def load(run: str, which: str) -> tuple[Parts, Any, int]:
     if not (folder / "config.py").is_file():
         raise ConfigError(f"{run!r} is no run folder (it has no config.py); give one such as runs/quickstart")
     config = load_config(run)
+    check(config)
     model_folder = start.folder_of(config, folder)
     model, weights = start.load(config, model_folder)
     parts = assemble(config, model_folder, model)
@@ -44,7 +46,7 @@ def load(run: str, which: str) -> tuple[Parts, Any, int]:
         if not (folder / COLD_START).is_dir():
             raise ConfigError(f"{run} has no cold start; choose --checkpoint latest, best or an update number")
         return parts, start.load(config, folder / COLD_START)[1], 0
-    number = int(which) if which.isdigit() else which
+    number = int(which) if which.isascii() and which.isdigit() else which
     step = checkpoint.find_step(folder / "checkpoints", number)
     return parts, checkpoint.load_params(folder / "checkpoints", step, model, parts.learner.mesh), step
 
@@ -79,7 +81,13 @@ def export(run: str, target: str, which: str) -> None:
         raise ConfigError(f"{target!r} exists already; name a folder that does not")
     parts, weights, step = load(run, which)
     Path(target).parent.mkdir(parents=True, exist_ok=True)
-    start.whole(Path(target), lambda folder: hf.save(folder, parts.model, weights, tokenizer_files_from=parts.folder))
+
+    def write(folder: Path) -> None:
+        hf.save(folder, parts.model, weights, tokenizer_files_from=parts.folder)
+        stops = {"eos_token_id": list(parts.chat.stop_ids)}  # so that `generate` ends where our sampler does
+        (folder / "generation_config.json").write_text(json.dumps(stops) + "\n", encoding="utf-8")
+
+    start.whole(Path(target), write)
     Console().print(f"update {step} of {run} is in {target}", soft_wrap=True)
 
 

@@ -42,6 +42,11 @@ def test_overrides_reach_config_and_knobs():
     (["--learn.minibatches", "3"], ["learn.minibatches", "divisor"]),
     (["--model.folder", "x"], ["model.folder = 'x' would do nothing", "made by model.make"]),
     (["--name", "a/b"], ["name = 'a/b'"]),
+    (["--name", " "], ["name = ' '"]),
+    (["--root", ""], ["root = ''"]),
+    (["--seed", "-1"], ["seed = -1", "0 to 2147483647"]),
+    (["--seed", "99999999999999999999"], ["seed = 99999999999999999999", "0 to 2147483647"]),
+    (["--sft.learning-rate", "nan"], ["sft.learning_rate = nan", "0 or more"]),
 ])
 def test_a_bad_override_is_refused_and_explained(capsys, arguments, words):
     message = refused(capsys, *arguments)
@@ -60,13 +65,39 @@ def test_help_lists_settings_and_knobs_with_defaults(capsys):
 
 @pytest.mark.parametrize("arguments, word", [
     (["trian", TINY], "did you mean 'train'"), (["train", "no/such.py"], "no config file"),
-    (["eval", "no/such/run"], "is no run folder"), (["report", "no/such/run"], "no/such/run"),
+    (["eval", "no/such/run"], "is no run folder"), (["eval", "x", "--samples", "0"], "samples = 0"),
+    (["train", "--resume", TINY], "CONFIG comes first"), (["report", "no/such/run"], "no/such/run"),
 ])
 def test_bad_commands(capsys, arguments, word):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
-    assert word in capsys.readouterr().err.replace("\n", " ")
+    captured = capsys.readouterr()
+    assert word in " ".join((captured.out + captured.err).split())
+
+
+@pytest.mark.parametrize("text, words", [
+    ("def config(:\n", ["broken.py, line 1", "SyntaxError"]),
+    ("x = 1\n\ndef config():\n    return y\n", ["broken.py, line 4", "NameError", "'y'"]),
+    ("from eau_jax.confg import Config\n", ["broken.py, line 1", "confg"]),
+    ("from eau_jax.config import Config\ndef config():\n    return Config(nam='x')\n", ["broken.py, line 3", "nam"]),
+    ("def config():\n    return 3\n", ["broken.py", "returns an eau_jax.config.Config"]),
+    ("", ["broken.py", "returns an eau_jax.config.Config"]),
+])
+def test_a_broken_config_file_is_named_with_its_line(tmp_path, capsys, text, words):
+    (tmp_path / "broken.py").write_text(text)
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", str(tmp_path / "broken.py")])
+    assert stopped.value.code == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert all(word in message for word in words), message
+
+
+def test_estimator_and_critic_must_fit():
+    with pytest.raises(ConfigError, match="grpo has no use for a critic, but algorithm.critic = own_tower; import no_critic"):
+        dataclasses.replace(tiny(), algorithm=Algorithm(advantage=group.grpo))
+    with pytest.raises(ConfigError, match="gae needs a critic"):
+        dataclasses.replace(tiny(), algorithm=Algorithm(critic=no_critic))
 
 
 def test_settings_without_effect_are_refused():

@@ -134,6 +134,30 @@ def test_a_used_folder_is_refused(finished, changes, resume, words):
     assert digest(finished) == before
 
 
+def test_a_foreign_folder_is_left_alone(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.py").write_text("precious")
+    with pytest.raises(RunFolderError, match="exists and is no run folder"):
+        launch(tmp_path)
+    assert (tmp_path / "tiny" / "config.py").read_text() == "precious"
+
+
+def test_a_failed_start_does_not_take_the_name(tmp_path):
+    with pytest.raises(ConfigError, match="rules = 'no/such.toml' is not there"):
+        launch(tmp_path, {"rules": "no/such.toml"})
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_weights_that_are_no_numbers_are_refused(finished, tmp_path):
+    from safetensors.numpy import load_file, save_file
+    shutil.copytree(finished / "model", tmp_path / "model")
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    tensors["model.norm.weight"][3] = np.nan
+    save_file(tensors, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(ConfigError, match="parameter final_norm holds NaN"):
+        start.load(tiny(), tmp_path / "model")
+
+
 def test_a_folder_in_use_is_refused(finished):
     with RunFolder(finished):
         with pytest.raises(RunFolderError, match="in use by another process"):

@@ -189,7 +189,7 @@ def load_params(folder: str | Path, which: int | str, config: ModelConfig, mesh:
             return reader.restore(folder / str(step) / "policy", like)
     except Exception as error:
         raise CheckpointError(f"{folder / str(step)} cannot be loaded: {_brief(error)}; choose another of the steps "
-                              f"{_complete(folder)}") from error
+                              f"{[other for other in _complete(folder) if other != step]}") from error
 
 
 def find_step(folder: str | Path, which: int | str) -> int:
