@@ -13,6 +13,9 @@ from eau_jax import dry_run, start, train, trained
 from eau_jax.config import ConfigError, load_config, replace, runnable
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
 from eau_jax.eval.held_out import sealed_file
+from chat_server import chat_server
+from eau_jax.clients.chat import ChatClient
+from eau_jax.users.llm import llm
 from tiny_config import config as tiny
 
 TINY = str(Path(__file__).with_name("tiny_config.py"))
@@ -212,3 +215,12 @@ def test_missing_model_folder_is_named(tmp_path):
         launch(tmp_path, {"model.make": None, "model.folder": "no/such", **{
             f"model.{name}": default for name, default in dict(
                 vocab_size=512, d_model=128, num_layers=3, num_heads=4, num_kv_heads=2, d_ff=384).items()}})
+
+
+def test_a_user_that_never_answers_stops_the_run_by_its_deadline(tmp_path):
+    with chat_server("hang") as server:
+        silent = llm(ChatClient(server.base_url, "nobody", timeout_s=5.0, max_retries=0))
+        with pytest.raises(train.NothingCollectedError, match="all 4 episodes failed.*the user did not answer within 3 s"):
+            launch(tmp_path, {"user": silent, "rollout.deadline_s": 3.0, "rollout.infra_retries": 0, "sft.steps": 0,
+                              "sft.episodes": 512, "sft.batch": 32})
+    assert not (tmp_path / "tiny" / "metrics.jsonl").exists()    # nothing was scored
