@@ -87,7 +87,10 @@ def test_a_resumed_run_equals_the_undisturbed_one_bit_for_bit(base, folder, tmp_
         shutil.rmtree(tmp_path / "copy" / str(cut))
 
 
-@pytest.mark.parametrize("sizes", [((1, 1, 1), (2, 2, 2)), ((2, 2, 2), (1, 1, 1)), ((8, 1, 1), (2, 4, 1))], ids=str)
+@pytest.mark.parametrize("sizes", [
+    ((1, 1, 1), (2, 2, 2)),
+    pytest.param(((2, 2, 2), (1, 1, 1)), marks=pytest.mark.slow),
+    pytest.param(((8, 1, 1), (2, 4, 1)), marks=pytest.mark.slow)], ids=str)
 def test_another_number_of_devices(sizes, tmp_path):
     learners = [small.learner(mesh=make_mesh(*size, devices=jax.devices()[:int(np.prod(size))])) for size in sizes]
     written = small.start(learners[0])
@@ -101,7 +104,9 @@ def test_another_number_of_devices(sizes, tmp_path):
     assert all(leaf.sharding == want.sharding for leaf, want in zip(jax.tree.leaves(state), jax.tree.leaves(like), strict=True))
 
 
-@pytest.mark.parametrize("changes", [dict(critic=critic.shared_trunk), dict(advantage=grpo, critic=critic.no_critic, kl=kl.k3)],
+@pytest.mark.parametrize("changes", [
+    dict(critic=critic.shared_trunk),
+    pytest.param(dict(advantage=grpo, critic=critic.no_critic, kl=kl.k3), marks=pytest.mark.slow)],
                          ids=["shared_trunk", "no_critic_with_reference"])
 def test_every_kind_of_state(changes, tmp_path):
     learner = small.learner(**changes)
@@ -155,7 +160,10 @@ def damage_gone(path):
     path.unlink()
 
 
-@pytest.mark.parametrize("damage", [damage_half, damage_empty, damage_gone], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("damage", [
+    damage_half,
+    pytest.param(damage_empty, marks=pytest.mark.slow),
+    pytest.param(damage_gone, marks=pytest.mark.slow)], ids=lambda damage: damage.__name__)
 def test_a_damaged_step_is_set_aside_or_read_exactly(base, folder, tmp_path, caplog, damage):
     """Every file of the newest step in turn: what is restored is step 5 to the bit, or step 4 with a message."""
     like, counts = abstract_state(base), {4: 0, 5: 0}

@@ -60,7 +60,8 @@ def knobs(base):
     return patch(default_knobs(base), FAST)
 
 
-@pytest.mark.parametrize("kind", [critic.own_tower, critic.shared_trunk], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [
+    critic.own_tower, pytest.param(critic.shared_trunk, marks=pytest.mark.slow)], ids=lambda kind: kind.name)
 def test_the_critic_overfits_a_fixed_batch(kind):
     learner = small.learner(critic=kind, critic_warmup=0 if kind is critic.shared_trunk else 1000)
     knobs = patch(default_knobs(learner), FAST)
@@ -92,7 +93,8 @@ def test_an_action_with_a_positive_advantage_becomes_likelier_at_every_step(base
     assert np.all(np.diff(seen) > 0)
 
 
-@pytest.mark.parametrize("kind", [critic.own_tower, critic.shared_trunk], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [
+    critic.own_tower, pytest.param(critic.shared_trunk, marks=pytest.mark.slow)], ids=lambda kind: kind.name)
 def test_warm_up_leaves_the_policy_untouched(kind):
     learner = small.learner(critic=kind, critic_warmup=2)
     knobs = patch(default_knobs(learner), FAST)
