@@ -3,8 +3,8 @@
 Reproduces   nothing published: it shows the whole loop. The user's request leaves details out; the agent earns reward
              for asking about them one at a time, the important ones counting more (UserRL's IntentionGym rules).
 Hardware     2 CPU cores, 3 GB of memory.
-Time         under 10 minutes.
-Expected     held-out score after the cold start about 0.4, after PPO above 0.8.
+Time         about 6 minutes.
+Expected     held-out score about 0.39 after the cold start, 0.74 after PPO (five seeds: 0.71 to 0.76).
 Command      scripts/quickstart        (or: eau-jax train configs/quickstart.py)
 """
 

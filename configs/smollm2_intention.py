@@ -3,7 +3,7 @@
 Reproduces   nothing published: the quickstart's environment with a pretrained model that installs as a package.
 Hardware     one GPU, or a patient CPU with 8 GB of memory.
 Time         not measured on a GPU; on two CPU cores about a quarter of an hour per update.
-Expected     not measured; the cold start makes it follow the format, PPO should then pass 0.8 as in the quickstart.
+Expected     not measured; the cold start makes it follow the format, PPO should then improve it as in the quickstart.
 Command      eau-jax train configs/smollm2_intention.py      (needs the extra [smollm])
 """
 
