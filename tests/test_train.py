@@ -29,10 +29,10 @@ def one_device(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda *_: first)
 
 
-def launch(root, changes=None, resume=False):
-    """Runs the tiny config below `root`; returns its run folder."""
+def launch(root, changes=None, resume=False, parts=None):
+    """Runs the tiny config below `root`, with plain settings and parts changed; returns its run folder."""
     changes = {"root": str(root), **ONE_DEVICE, **(changes or {})}
-    config = replace(tiny(), changes)
+    config = replace(tiny(), {**changes, **(parts or {})})
     train.train(config, runnable(TINY, changes), resume=resume)
     return root / config.name
 
@@ -221,6 +221,6 @@ def test_a_user_that_never_answers_stops_the_run_by_its_deadline(tmp_path):
     with chat_server("hang") as server:
         silent = llm(ChatClient(server.base_url, "nobody", timeout_s=5.0, max_retries=0))
         with pytest.raises(train.NothingCollectedError, match="all 4 episodes failed.*the user did not answer within 3 s"):
-            launch(tmp_path, {"user": silent, "rollout.deadline_s": 3.0, "rollout.infra_retries": 0, "sft.steps": 0,
-                              "sft.episodes": 512, "sft.batch": 32})
+            launch(tmp_path, parts={"user": silent}, changes={"rollout.deadline_s": 3.0, "rollout.infra_retries": 0, "sft.steps": 0,
+                                                              "sft.episodes": 512, "sft.batch": 32})
     assert not (tmp_path / "tiny" / "metrics.jsonl").exists()    # nothing was scored
