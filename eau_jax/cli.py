@@ -5,6 +5,7 @@ Bad input ends with one message and exit status 2; set EAU_JAX_TRACEBACK=1 to se
 
 import dataclasses
 import errno
+import logging
 import os
 import signal
 import sys
@@ -161,6 +162,7 @@ def _learn(command: str, arguments: list[str]) -> int:
     elif command == "sft":
         train.cold_start_only(config, source)
     else:
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax prints what a failed save raises again anyway
         for kind in (signal.SIGTERM, signal.SIGINT):
             signal.signal(kind, train.ask_to_stop)
         try:
