@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from eau_jax.config import Config, ConfigError, changed, knob_tree, load_config, replace, runnable
 from eau_jax.core import knobs as knob
+from eau_jax.core.types import InfraError
 from eau_jax.learner.parts import NonFiniteError
 
 HELP = """usage: eau-jax COMMAND ...
@@ -105,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
         if error.name is not None and error.name.startswith("eau_jax"):
             raise
         _fail(error)
-    except (ValueError, OSError, NonFiniteError) as error:
+    except (ValueError, OSError, NonFiniteError, InfraError) as error:
         _fail(error)
     except KeyboardInterrupt:
         Console(stderr=True).print("eau-jax: stopped; a run goes on with --resume", highlight=False)
@@ -165,10 +166,7 @@ def _learn(command: str, arguments: list[str]) -> int:
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax prints what a failed save raises again anyway
         for kind in (signal.SIGTERM, signal.SIGINT):
             signal.signal(kind, train.ask_to_stop)
-        try:
-            train.train(config, source, resume=launch.resume)
-        except train.NothingCollectedError as error:
-            raise ConfigError(str(error)) from error
+        train.train(config, source, resume=launch.resume)
         _report(str(Path(config.root) / config.name))
     return 0
 

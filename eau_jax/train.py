@@ -21,7 +21,7 @@ from eau_jax.assemble import Parts, assemble, check, draw, traces
 from eau_jax.config import Config, ConfigError
 from eau_jax.core import batching
 from eau_jax.core.records import RunFolder, plain, read_lines
-from eau_jax.core.types import Episode
+from eau_jax.core.types import Episode, InfraError
 from eau_jax.eval.held_out import evaluate, sealed_file
 from eau_jax.folder import begin, rewind
 from eau_jax.imitate import imitate
@@ -49,7 +49,7 @@ def ask_to_stop(*_: Any) -> None:
     print("stopping after this update; ask again to stop at once", file=sys.stderr)
 
 
-class NothingCollectedError(RuntimeError):
+class NothingCollectedError(InfraError):
     """Every episode of a batch failed outside the agent's control."""
 
 
@@ -88,7 +88,7 @@ def train(config: Config, source: str, *, resume: bool) -> None:
             parts.engine.warm_up()  # compiling must not eat into the deadline of an episode's first call
             while True:
                 step = int(state.step) + 1
-                hold_out(parts, state, generation, watch)
+                hold_out(parts, state, watch)
                 if step > config.learn.steps:
                     break
                 generation = swapped(config, generation, folder, step)
@@ -137,7 +137,7 @@ def restore(parts: Parts, weights: Any, store: Checkpoints, folder: RunFolder,
             watch: Watch) -> tuple[LearnerState, Generation, list]:
     """The state to go on from. Records of updates beyond it are dropped: they will be written again."""
     if not store.steps():
-        rewind(folder, 0)
+        rewind(folder, -1)  # an earlier run of this name may have left its held-out results
         parts.first.write(folder)
         return init(parts.learner, weights, jax.random.key(parts.config.seed)), parts.first, []
     state, host, step = store.restore_latest(abstract_state(parts.learner))
@@ -209,7 +209,7 @@ def report(parts: Parts, folder: RunFolder, generation: Generation, metrics: dic
               f"{sum(value for name, value in seconds.items() if name.endswith('_s') and name != 'tokens_per_s'):.1f} s")
 
 
-def hold_out(parts: Parts, state: LearnerState, generation: Generation, watch: Watch) -> None:
+def hold_out(parts: Parts, state: LearnerState, watch: Watch) -> None:
     """Evaluates on the held-out tasks where it is due at this state and not yet recorded."""
     config, step = parts.config, int(state.step)
     due = step in (0, config.learn.steps) or (config.eval.every and step % config.eval.every == 0)

@@ -23,7 +23,7 @@ from eau_jax.rollout.agent import policy
 from eau_jax.rollout.collect import run as complete
 from eau_jax.rollout.template import visible
 from eau_jax.samplers.types import TokenRequest
-from eau_jax.train import EVALUATION_SEED
+from eau_jax.train import EVALUATION_SEED, dropped
 
 COLD_START = "cold_start"
 
@@ -63,7 +63,8 @@ def evaluate(run: str, which: str, samples: int, temperature: float) -> None:
                 samples=samples, seed=parts.config.seed + EVALUATION_SEED, retries=parts.config.rollout.infra_retries,
                 progress=lambda done, total: watch.at("held-out episodes", done, total))
 
-        result, _ = complete(play())
+        result, groups = complete(play())
+        dropped(groups, watch)
         table = Table(title=f"{run}, {which} (update {step}), temperature {temperature:g}, {samples} per task")
         for name in result:
             table.add_column(name, justify="right")
