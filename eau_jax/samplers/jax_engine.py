@@ -29,7 +29,7 @@ from eau_jax.samplers import decode
 from eau_jax.samplers.slots import MAX_STOP_IDS, Slots
 from eau_jax.samplers.types import Completion, Stop, TokenRequest
 
-WINDOWS = (128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
+WINDOWS = (64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 TURNS_OF_THE_LOOP = 8  # how often the event loop runs between device calls, so that answered episodes can ask again
 
 
@@ -59,7 +59,7 @@ class JaxEngine:
     """
 
     def __init__(self, config: ModelConfig, *, slots: int, length: int, top_p: float = 1.0, top_k: int = 0,
-                 steps: int = 16, prefill_rows: int = 8, chunks: tuple[int, ...] = (8, 32, 128),
+                 steps: int = 16, prefill_rows: int = 16, chunks: tuple[int, ...] = (8, 32, 128),
                  windows: tuple[int, ...] = WINDOWS):
         """
         Args:
