@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,8 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from eau_jax.config import Config, ConfigError, changed, knob_tree, load_config, replace, runnable
+from eau_jax.config import Config, ConfigError, knob_tree
+from eau_jax.config_file import changed, load_config, replace, runnable
 from eau_jax.core import knobs as knob
 from eau_jax.core.types import InfraError
 from eau_jax.learner.parts import NonFiniteError
@@ -163,7 +165,9 @@ def _learn(command: str, arguments: list[str]) -> int:
     elif command == "sft":
         train.cold_start_only(config, source)
     else:
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax prints what a failed save raises again anyway
+        # What a full disk does is said once, by the save that fails: not by Orbax, nor by the compilation cache.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
         for kind in (signal.SIGTERM, signal.SIGINT):
             signal.signal(kind, train.ask_to_stop)
         train.train(config, source, resume=launch.resume)

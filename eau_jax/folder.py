@@ -1,6 +1,7 @@
 """What a run folder holds before its first update, and what is taken back when a run is resumed."""
 
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import subprocess
@@ -8,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from eau_jax.config import Config, describe
+from eau_jax.config import Config
+from eau_jax.config_file import describe
 from eau_jax.core.records import RunFolder, RunFolderError
 from eau_jax.eval.held_out import sealed_file
 
@@ -32,19 +34,29 @@ def begin(folder: RunFolder, config: Config, source: str, resume: bool) -> None:
     if (folder.path / "metrics.jsonl").exists() and not resume:
         raise RunFolderError(f"{folder.path} already holds a run; continue it with --resume, or choose another --name")
     stored = folder.path / "config.json"
-    now = _flat(describe(config))
+    described = describe(config) | {"sha256": _digests(config)}
+    now = _flat(described)
     if stored.exists() and found & LEARNED:
         before = _flat(json.loads(stored.read_text(encoding="utf-8")))
         differing = sorted(path for path in now.keys() | before.keys()
                            if now.get(path) != before.get(path) and path not in MAY_CHANGE)
         if differing:
             path = differing[0]
+            if path.startswith("sha256."):
+                raise RunFolderError(f"{folder.path} holds a run on another content of the file given as "
+                                     f"{path.removeprefix('sha256.')}; restore the file, or choose another --name")
             raise RunFolderError(f"{folder.path} holds a run with {path} = {before.get(path)!r}, but {now.get(path)!r} is "
                                  f"asked for; choose another --name, or leave {path} as it was")
-    folder.write("config.json", json.dumps(describe(config), indent=1) + "\n")
+    folder.write("config.json", json.dumps(described, indent=1) + "\n")
     folder.write("config.py", source)
     if not (folder.path / "manifest.json").exists():
         folder.write("manifest.json", json.dumps(_manifest(config), indent=1) + "\n")
+
+
+def _digests(config: Config) -> dict[str, str]:
+    """SHA-256 of each file that the config names, so that a run is not resumed on an edited one."""
+    files = {"train_file": config.tasks.train_file, "test_file": config.tasks.test_file, "rules": config.rules}
+    return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in files.items() if file}
 
 
 def rewind(folder: RunFolder, step: int) -> None:

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from eau_jax import start
 from eau_jax.assemble import Parts, assemble, check
-from eau_jax.config import ConfigError, load_config
+from eau_jax.config import ConfigError
+from eau_jax.config_file import load_config
 from eau_jax.core.records import RunFolder
 from eau_jax.eval.held_out import evaluate as play_held_out
 from eau_jax.eval.held_out import sealed_file

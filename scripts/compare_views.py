@@ -31,7 +31,7 @@ def run(root: Path, view: str, seed: int, updates: int) -> Path:
     source.write_text(CONFIG.read_text() + f"""
 
 from eau_jax.algorithms.view import {view}
-from eau_jax.config import replace
+from eau_jax.config_file import replace
 
 _quickstart = config
 

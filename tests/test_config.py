@@ -7,7 +7,8 @@ import pytest
 
 from eau_jax.algorithms import group
 from eau_jax.cli import main, parse_overrides
-from eau_jax.config import Algorithm, ConfigError, Learn, changed, describe, load_config, replace, runnable
+from eau_jax.config import Algorithm, ConfigError, Learn
+from eau_jax.config_file import changed, describe, load_config, replace, runnable
 from eau_jax.learner.critic import no_critic
 from tiny_config import config as tiny
 

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from eau_jax import dry_run, start, train, trained
-from eau_jax.config import ConfigError, load_config, replace, runnable
+from eau_jax.config import ConfigError
+from eau_jax.config_file import load_config, replace, runnable
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
 from eau_jax.eval.held_out import sealed_file
+from eau_jax.folder import begin
 from chat_server import chat_server
 from eau_jax.clients.chat import ChatClient
 from eau_jax.users.llm import llm
@@ -135,6 +137,19 @@ def test_a_used_folder_is_refused(finished, changes, resume, words):
     with pytest.raises(RunFolderError, match=words):
         launch(finished.parent, changes, resume)
     assert digest(finished) == before
+
+
+def test_an_edited_file_is_noticed(tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(tiny().env.rules)
+    config = replace(tiny(), {"root": str(tmp_path), "rules": str(rules)})
+    with RunFolder(tmp_path / "tiny") as folder:
+        begin(folder, config, "", resume=False)
+        (folder.path / "model").mkdir()
+        begin(folder, config, "", resume=True)
+        rules.write_text(tiny().env.rules + "\n")
+        with pytest.raises(RunFolderError, match="another content of the file given as rules"):
+            begin(folder, config, "", resume=True)
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path):

@@ -98,7 +98,8 @@ def read_lines(path: str | Path) -> Iterator[dict]:
         except json.JSONDecodeError as error:
             if number == len(lines):
                 return
-            raise RunFolderError(f"{path}, line {number}: not JSON ({error.msg})") from None
+            raise RunFolderError(f"{path}, line {number}: not JSON ({error.msg}); mend or delete that line, or restore the "
+                                 f"file from a copy") from None
 
 
 def plain(value: Any) -> Any:
