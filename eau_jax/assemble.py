@@ -47,8 +47,8 @@ def assemble(config: Config, folder: Path, model: ModelConfig) -> Parts:
     engine = JaxEngine(model, slots=config.rollout.slots, length=config.rollout.max_tokens, top_p=config.rollout.top_p,
                        top_k=config.rollout.top_k)
     return Parts(config, folder, model, chat, learner(config, model), engine,
-                 simulator(config.env, config.user, tasks(config, "train")),
-                 simulator(config.env, config.user, tasks(config, "test")), budgets, first_generation(config))
+                 simulator(config.env, config.user, tasks(config, "train"), config.judge),
+                 simulator(config.env, config.user, tasks(config, "test"), config.judge), budgets, first_generation(config))
 
 
 def learner(config: Config, model: ModelConfig) -> Learner:

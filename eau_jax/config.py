@@ -283,6 +283,8 @@ class Config:
     """starting values of knobs by path, where they differ from the parts' defaults"""
     swaps: Part = ()
     """scheduled changes of knobs and rules"""
+    judge: Part = None
+    """a chat client that reads the agent's messages where words alone do not decide; None: words decide"""
 
     def __post_init__(self):
         if self.name != self.name.strip() or not self.name or "/" in self.name or self.name in (".", "..", "sealed"):
@@ -299,6 +301,8 @@ class Config:
         if self.rollout.tasks % self.learn.minibatches:
             raise ConfigError(f"rollout.tasks = {self.rollout.tasks} does not divide by learn.minibatches = "
                               f"{self.learn.minibatches}; choose a divisor")
+        if self.judge is not None and self.env.question is None:
+            raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
         _refuse_idle(self)
 
 

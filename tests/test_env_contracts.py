@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from play import CODES, ENVS, agent_text, built_in, random_acts, states, turn
+from play import ENVS, WORLDS, built_in, states, turn
 
 from eau_jax.core import knobs as knob_tree
 from eau_jax.core.part import Act, Kind, Reply
@@ -26,7 +26,7 @@ def world(request):
     env, tasks = built_in(request.param)
     rng = np.random.default_rng(1)
     return (request.param, env, tasks, env.table(tasks), compile_rules(env.rules, env.features),
-            random_acts(request.param, (TURNS, BATCH), rng),
+            WORLDS[request.param].random_acts(tasks, (TURNS, BATCH), rng),
             jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None))))
 
 
@@ -111,7 +111,7 @@ def test_any_decision_of_the_user_is_safe(world, reply):
             assert step.done.all()
         for b in np.flatnonzero(~before.done)[:8]:
             text = env.render(tasks[b % len(tasks)], jax.tree.map(lambda x: x[0, b], acts),
-                              jax.tree.map(lambda x: x[b], step), int(b))
+                              jax.tree.map(lambda x: x[b], step), jax.tree.map(lambda x: x[b], state), int(b))
             assert 0 < len(text) < 200
 
 
@@ -136,7 +136,7 @@ def test_knobs_and_rules_are_swapped_without_tracing_again(name):
         traces.append(1)
         return one(table, knobs, rules, state, act, None)
 
-    act = jax.tree.map(lambda x: x[0], random_acts(name, (1,), np.random.default_rng(0)))
+    act = jax.tree.map(lambda x: x[0], WORLDS[name].random_acts(tasks, (1,), np.random.default_rng(0)))
     state = env.reset(table, env.knobs, 0, None)
     for path, spec in knob_tree.specs({"env": env.knobs}).items():
         for value in (spec.low, spec.high):
@@ -163,25 +163,17 @@ def test_a_batch_of_knobs_equals_separate_calls(world):
         equal(jax.tree.map(lambda x: x[k::4], together), jax.tree.map(lambda x: x[k::4], alone))
 
 
-# Where moving to an end of the range cannot show, what to move to instead; and the rules under which a knob shows.
-MOVED = {"function": {"tol": 10.0}, "intention": {}}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_knob_moves_something(name):
     env, tasks = built_in(name)
     table, rules = env.table(tasks), compile_rules(env.rules, env.features)
     batched = jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None)))
-    acts = random_acts(name, (TURNS, BATCH), np.random.default_rng(1))
-    if name == "function":  # answers that are right, and near misses
-        right = np.array([tasks[b % len(tasks)].data["expected_result"] for b in range(BATCH)], np.float32)
-        acts.values[8::3, :, 0] = right[None] + np.arange(BATCH)[None] % 3
-        acts.values[8::3, :, 1] = 0.0
+    acts = WORLDS[name].random_acts(tasks, (TURNS, BATCH), np.random.default_rng(1))
     before = roll(env, table, rules, acts, batched)
     for path, spec in knob_tree.specs({"env": env.knobs}).items():
         field = path.split(".")[-1]
         far = spec.low if spec.default != spec.low else spec.high
-        knobs = knob_tree.patch({"env": env.knobs}, {path: MOVED[name].get(field, far)})["env"]
+        knobs = knob_tree.patch({"env": env.knobs}, {path: WORLDS[name].MOVED.get(field, far)})["env"]
         after = roll(env, table, rules, acts, batched, knobs)
         same = all(np.array_equal(a, b) for left, right in zip(before, after, strict=True)
                    for a, b in zip(jax.tree.leaves(left[2]), jax.tree.leaves(right[2]), strict=True))
@@ -190,26 +182,16 @@ def test_every_knob_moves_something(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_act_put_into_words_is_read_back(name):
-    env, tasks = built_in(name)
-    rng, codes = np.random.default_rng(5), CODES[name]
-    kinds = {"MALFORMED": Kind.MALFORMED, "FINISH": Kind.FINISH, "SOLVE": Kind.ANSWER, "NOT_OFFERED": Kind.SEARCH,
-             "GET_CASE": Kind.SEARCH, "BAD_SEARCH": Kind.SEARCH, "SUBMIT": Kind.ANSWER, "BAD_NUMBER": Kind.ANSWER,
-             "EMPTY": Kind.ANSWER}
+    (env, tasks), world, rng = built_in(name), WORLDS[name], np.random.default_rng(5)
     for task in tasks:
-        for code in codes:
-            for _ in range(10):
-                mask = int(rng.integers(1, 2 ** len(task.data["missing_details"]))) if code.name == "ASK" else 0
-                number = float(rng.choice([225.0, -17.5, 1 / 3, 2.0**20 + 0.1]))
-                high = float(np.float32(number))
-                values = {"PROBE": tuple(float(np.float32(v)) for v in rng.uniform(-9, 9, 4)),
-                          "SUBMIT": (high, float(np.float32(number - high)))}.get(code.name, ())
-                act = message.act(kinds.get(code.name, Kind.ACTION), code, mask, values)
-                equal(env.parse(task, agent_text(task, act), None), act)
+        for _ in range(10):
+            for act in world.sayable_acts(task, rng):
+                equal(env.parse(task, world.agent_text(task, act), None), act)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_splits_are_disjoint_by_content_and_large(name):
-    _, generator = ENVS[name]
+    generator = WORLDS[name].generator
     train, test = generator.generate("train", 2000, 0), generator.generate("test", 500, 0)
     content = lambda tasks: {str({k: v for k, v in task.data.items() if k != "id"}) for task in tasks}
     assert len({task.id for task in train}) == 2000 and len({task.id for task in test}) == 500
@@ -217,7 +199,7 @@ def test_splits_are_disjoint_by_content_and_large(name):
     others = generator.generate("train", 500, 7)
     assert not content(others) & content(test) and content(others) != content(generator.generate("train", 500, 8))
     assert generator.generate("train", 50, 7) == others[:50]
-    ENVS[name][0].table(train)
+    ENVS[name].table(train)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -225,9 +207,9 @@ def test_splits_are_disjoint_by_content_and_large(name):
                                              (("train", 0, 0), "1 or more"),
                                              (("test", 10**5, 0), "only about")])
 def test_generate_refuses(name, arguments, said, monkeypatch):
-    monkeypatch.setattr(ENVS[name][1], "PATIENCE", 20)
+    monkeypatch.setattr(WORLDS[name].generator, "PATIENCE", 20)
     with pytest.raises(ValueError, match=said):
-        ENVS[name][1].generate(*arguments)
+        WORLDS[name].generator.generate(*arguments)
 
 
 def test_feature_names_are_unique_and_state_fields_documented(world):

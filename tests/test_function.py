@@ -142,7 +142,7 @@ def test_the_upstream_parquet_is_read(shared_data, split, rows):
 def test_agents():
     env, tasks = built_in("function", 40)
     total = lambda task, agent, seed: sum(line.reward for line in play(env, task, agent, seed=seed))
-    score = lambda agent, seed: [env.score(t, total(t, agent, seed + i)) for i, t in enumerate(tasks)]
+    score = lambda agent, seed: [env.score(t, None, total(t, agent, seed + i)) for i, t in enumerate(tasks)]
     assert np.mean(score(env.expert, 0)) == 1.0
     assert 0.25 <= np.mean(score(env.novice, 0) + score(env.novice, 100)) <= 0.65
 
@@ -153,4 +153,4 @@ def test_nothing_hidden_is_in_the_prompt_or_the_replies():
         assert task.data["rule"] not in " ".join(env.prompt(task))
         shown = " ".join(line.reply for line in play(env, task, env.novice))
         assert task.data["rule"] not in shown and env.secrets(task, 0, 0) == (task.data["rule"],)
-    assert math.isclose(env.score(tasks[0], 1.7), 1.0) and env.score(tasks[0], -3.0) == 0.0
+    assert math.isclose(env.score(tasks[0], None, 1.7), 1.0) and env.score(tasks[0], None, -3.0) == 0.0

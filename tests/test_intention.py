@@ -136,8 +136,8 @@ def _every_reply(task, rng):
     for say in Say:
         told = int(rng.integers(1, everything)) if say in (Say.TOLD, Say.TOLD_ALL, Say.VOLUNTEERED) else 0
         step = TimeStep(code=np.int32(say), disclosed=np.int32(told), reward=np.float32(0), discount=np.float32(1),
-                        done=False, success=False, stop=np.int32(0))
-        yield render(task, act(Kind.ACTION, 1), step, int(rng.integers(100))), told
+                        done=False, success=False, stop=np.int32(0), tool=False)
+        yield render(task, act(Kind.ACTION, 1), step, None, int(rng.integers(100))), told
 
 
 def _check_replies(tasks):
@@ -183,7 +183,7 @@ def test_agents_on_built_in_tasks():
     env, tasks = built_in("intention", 120)
     assert all(3 <= len(task.data["missing_details"]) <= 5 for task in tasks)
     total = lambda task, agent, seed: sum(rewards(play(env, task, agent, seed=seed)))
-    score = lambda agent: np.mean([env.score(task, total(task, agent, i)) for i, task in enumerate(tasks)])
+    score = lambda agent: np.mean([env.score(task, None, total(task, agent, i)) for i, task in enumerate(tasks)])
     assert score(env.expert) > 0.999
     assert 0.33 <= score(env.novice) <= 0.52
     names = lambda task: " and ".join(detail["description"] for detail in task.data["missing_details"])
@@ -199,12 +199,12 @@ def test_one_by_one_reaches_the_ceiling_of_upstream_tasks(shared_data):
     for task, ceiling in zip(tasks, ceilings):
         lines = play(intention, task, intention.expert)
         assert math.isclose(sum(rewards(lines)), ceiling, abs_tol=1e-5) and lines[-1].success
-        assert math.isclose(intention.score(task, sum(rewards(lines))), 1.0, abs_tol=1e-5)
+        assert math.isclose(intention.score(task, None, sum(rewards(lines))), 1.0, abs_tol=1e-5)
 
 
 def test_the_novice_can_play_upstream_tasks(shared_data):
     tasks = intention_tasks.load(shared_data / "usergym/intention/all_intentions_test.json")[:30]
-    scores = [intention.score(task, sum(rewards(play(intention, task, intention.novice, seed=i))))
+    scores = [intention.score(task, None, sum(rewards(play(intention, task, intention.novice, seed=i))))
               for i, task in enumerate(tasks)]
     assert 0.2 < np.mean(scores) < 0.6
 

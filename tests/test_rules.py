@@ -125,7 +125,7 @@ def test_a_full_list_works():
     assert [int(decide(rules, jnp.array([0, t, 0], jnp.int32))) for t in (0, CAPACITY - 1, CAPACITY)] == [1, 1, 0]
 
 
-@pytest.mark.parametrize("text, features", [(TEXT, FEATURES), *((env.rules, env.features) for env, _ in ENVS.values())])
+@pytest.mark.parametrize("text, features", [(TEXT, FEATURES), *((env.rules, env.features) for env in ENVS.values())])
 def test_dump_compiles_to_the_same_arrays(text, features):
     rules = compile_rules(text, features)
     again = compile_rules(dump(rules, features), features)

@@ -42,6 +42,7 @@ class Act:
     mask: Array     # [] i32, bit i: slot i is mentioned
     values: Array   # [4] f32; a number x travels as a pair (f32(x), f32(x - f32(x))) where f32 is too coarse
     flags: Array    # [] i32, the environment's own flag bits
+    call: str = struct.field(pytree_node=False, default="")  # what a host world reads besides: a tool call as JSON
 
 
 @struct.dataclass(kw_only=True)
@@ -55,6 +56,14 @@ class TimeStep:
     done: Array       # [] bool: nothing follows
     success: Array    # [] bool: the task is solved
     stop: Array       # [] i32: 0 running, else 1 + index of the StopReason in declaration order
+    tool: Array       # [] bool: the reply is a tool's output, which no user words
+
+
+class Question(NamedTuple):
+    """What a judge (a language model) is asked about an agent's message where words alone do not decide."""
+
+    messages: list[dict[str, str]]
+    read: Callable[[str], Act | None]   # the judge's answer as an act; None: unreadable, and `parse` stands
 
 
 class Env(NamedTuple):
@@ -70,12 +79,16 @@ class Env(NamedTuple):
     step: Callable[..., tuple[Any, TimeStep]]               # (table, knobs, state, act, reply i32[], key)
     prompt: Callable[[Task], tuple[str, str]]               # host: (system text, first user message)
     parse: Callable[[Task, str, Any], Act]                  # host: (task, agent text, state); never raises
-    render: Callable[[Task, Act, TimeStep, int], str]       # host: (task, act, time_step, seed) -> reply text
+    render: Callable[[Task, Act, TimeStep, Any, int], str]  # host: (task, act, time_step, state after, seed) -> reply text
     disclosed: Callable[[Task, int, int], tuple[str, ...]]  # host: (task, mask, seed) -> slot values that may be told
     secrets: Callable[[Task, int, int], tuple[str, ...]]    # host: (task, mask, seed) -> slot values not in mask
-    score: Callable[[Task, float], float]                   # host: (task, undiscounted return) -> normalised to 0..1
+    score: Callable[[Task, Any, float], float]              # host: (task, last state, undiscounted return) -> 0..1
+    metric: Callable[[Task, Any, float], float]             # host: the same as the benchmark's authors report it
     expert: Callable[[Task, Any, Any], str]                 # host: (task, state, numpy rng) -> a good agent message
     novice: Callable[[Task, Any, Any], str]                 # host: the same for a mediocre agent, for cold starts
+    question: Callable[[Task, str, Any], Question | None] | None = None  # host: what to ask a judge; None: nothing
+    slow_parse: bool = False                                # `parse` may take seconds (it runs code): not on the event loop
+    host: bool = False                                      # `reset` and `step` are plain Python over a host state
 
 
 class Words(NamedTuple):

@@ -73,6 +73,7 @@ class Turn:
     reply_text: str
     parse_failed: bool = False
     leaked: bool = False      # the reply said something that the rules had not disclosed
+    judged: bool = False      # a language model read the agent's message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +85,12 @@ class Episode:
     turns: tuple[Turn, ...]
     final: np.ndarray         # i32[f]: tokens appended after the last action; no action follows them
     stop: StopReason
-    score: float              # the environment's own number for the whole episode
+    score: float              # the environment's own number for the whole episode, normalised to 0..1
     success: bool
     generation: int           # version number of the knob set and rules that the episode was pinned to
     user: str                 # kind of user: "symbolic" | "noisy" | "llm" | "mixture" | "none"
     error: str = ""           # what failed, for INFRA_ERROR
+    metric: float = float("nan")  # the score as the benchmark's authors report it
 
     @property
     def tokens(self) -> np.ndarray:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from eau_jax.core.part import TimeStep
-from eau_jax.core.types import Array, StopReason
+from eau_jax.core.types import Array, StopReason, Task
 
 _REASONS = tuple(StopReason)
 
@@ -19,6 +19,11 @@ def stop_code(reason: StopReason) -> int:
 def stop_reason(code: int) -> StopReason | None:
     """What `TimeStep.stop` says; None while the episode runs."""
     return _REASONS[int(code) - 1] if int(code) else None
+
+
+def total_return(task: Task, state: Any, total: float) -> float:
+    """The metric of a benchmark that reports the sum of rewards."""
+    return total
 
 
 def first(*cases: tuple[Array, Array | int], otherwise: Array | int) -> Array:
@@ -36,5 +41,5 @@ def absorb(old: Any, new: Any, time_step: TimeStep) -> tuple[Any, TimeStep]:
     """
     state = jax.tree.map(lambda before, after: jnp.where(old.done, before, after), old, new)
     quiet = TimeStep(code=jnp.int32(0), disclosed=jnp.int32(0), reward=jnp.float32(0), discount=jnp.float32(0),
-                     done=jnp.bool_(True), success=jnp.bool_(False), stop=old.stop)
+                     done=jnp.bool_(True), success=jnp.bool_(False), stop=old.stop, tool=jnp.bool_(False))
     return state, jax.tree.map(lambda still, moved: jnp.where(old.done, still, moved), quiet, time_step)

@@ -16,7 +16,7 @@ from eau_jax.core.knobs import knob
 from eau_jax.core.part import Act, Env, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs import function_text as text
-from eau_jax.envs.ending import absorb, first, stop_code
+from eau_jax.envs.ending import absorb, first, stop_code, total_return
 from eau_jax.envs.function_tasks import LENGTH, Op, check, program
 from eau_jax.envs.function_text import Do, Say
 from eau_jax.envs.message import with_reward
@@ -167,7 +167,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
                 invalid=seen.invalid, useless=seen.useless)
     time_step = TimeStep(code=with_reward(said, knobs.show_reward_in_text), disclosed=jnp.int32(0),
                          reward=reward.astype(jnp.float32), discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32),
-                         done=stop != 0, success=correct, stop=stop)
+                         done=stop != 0, success=correct, stop=stop, tool=jnp.bool_(False))
     return absorb(state, new, time_step)
 
 
@@ -210,7 +210,7 @@ def _look(state: State, act: Act) -> _Seen:
                  useless=state.useless + (unusable | malformed | repeat))
 
 
-def score(task: Task, total: float) -> float:
+def score(task: Task, state: State, total: float) -> float:
     """The return clipped to 0..1; 1 means solved under upstream's rewards."""
     return float(np.clip(total, 0.0, 1.0))
 
@@ -219,4 +219,4 @@ function = Env(
     name="function", knobs=Knobs(), features=FEATURES,
     rules=resources.files("eau_jax.envs").joinpath("rules/function.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parse, render=text.render,
-    disclosed=text.disclosed, secrets=text.secrets, score=score, expert=text.expert, novice=text.novice)
+    disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert, novice=text.novice)

@@ -95,7 +95,7 @@ def parse(task: Task, text: str, state: Any) -> Act:
     return message.act(Kind.MALFORMED, Do.MALFORMED)
 
 
-def render(task: Task, act: Act, time_step: TimeStep, seed: int) -> str:
+def render(task: Task, act: Act, time_step: TimeStep, state: Any, seed: int) -> str:
     """The reply. Values are computed in float64 and rounded to four places."""
     say = Say(message.reply_code(time_step))
     if say is Say.VALUE:

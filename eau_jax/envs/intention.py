@@ -20,7 +20,7 @@ from eau_jax.core.knobs import knob
 from eau_jax.core.part import Act, Env, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs import intention_text as text
-from eau_jax.envs.ending import absorb, first, stop_code
+from eau_jax.envs.ending import absorb, first, stop_code, total_return
 from eau_jax.envs.intention_tasks import SLOTS, ceiling, check
 from eau_jax.envs.intention_text import Do, Say
 from eau_jax.envs.message import with_reward
@@ -157,7 +157,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     time_step = TimeStep(
         code=with_reward(code, knobs.show_reward_in_text), disclosed=told | offered | jnp.where(answer, seen.known, 0),
         reward=_reward(knobs, seen, act, told, complete), discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32),
-        done=stop != 0, success=complete, stop=stop)
+        done=stop != 0, success=complete, stop=stop, tool=jnp.bool_(False))
     return absorb(state, new, time_step)
 
 
@@ -222,7 +222,7 @@ def _say(seen: _Seen, act: Act, reply: Array, told: Array, offered: Array, compl
         otherwise=Say.NO_PREFERENCE)
 
 
-def score(task: Task, total: float) -> float:
+def score(task: Task, state: State, total: float) -> float:
     """The return as a share of the task's ceiling under upstream's rewards, clipped to 0..1."""
     return float(np.clip(total / ceiling(task), 0.0, 1.0))
 
@@ -231,4 +231,4 @@ intention = Env(
     name="intention", knobs=Knobs(), features=FEATURES,
     rules=resources.files("eau_jax.envs").joinpath("rules/intention.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parse, render=text.render,
-    disclosed=text.disclosed, secrets=text.secrets, score=score, expert=text.expert, novice=text.novice)
+    disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert, novice=text.novice)

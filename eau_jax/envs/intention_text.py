@@ -90,7 +90,7 @@ def parse(task: Task, text: str, state: Any) -> Act:
     return message.act(kind, Do.VAGUE if match.inquires(content) else Do.OFF_TOPIC)
 
 
-def render(task: Task, act: Act, time_step: TimeStep, seed: int) -> str:
+def render(task: Task, act: Act, time_step: TimeStep, state: Any, seed: int) -> str:
     """The user's reply; `seed` picks among wordings. It names the values of `time_step.disclosed` and no others."""
     say = Say(message.reply_code(time_step))
     if say in (Say.TOLD, Say.TOLD_ALL, Say.VOLUNTEERED):

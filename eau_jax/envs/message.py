@@ -39,7 +39,7 @@ def split(text: str) -> tuple[Kind, str]:
         return _tool_call(text[call + len(_CALL):].partition(_CALL_END)[0])
     if tag is None:
         return Kind.MALFORMED, ""
-    return _KINDS[tag.group(1).lower()], _until_control(text[tag.end():])
+    return _KINDS[tag.group(1).lower()], cut(text[tag.end():])
 
 
 def act(kind: Kind, code: int, mask: int = 0, values: tuple[float, ...] = ()) -> Act:
@@ -79,10 +79,11 @@ def _tool_call(body: str) -> tuple[Kind, str]:
         content = f"{content:.17g}" if abs(content) < 1e300 else "inf"
     if name != TOOL or not isinstance(choice, str) or choice not in _KINDS or not isinstance(content, str):
         return Kind.MALFORMED, ""
-    return _KINDS[choice], _until_control(content.strip().removeprefix(f"[{choice}]"))
+    return _KINDS[choice], cut(content.strip().removeprefix(f"[{choice}]"))
 
 
-def _until_control(content: str) -> str:
+def cut(content: str) -> str:
+    """The content up to the next tag or control token, at most CONTENT_LIMIT characters."""
     content = content.lstrip()[:CONTENT_LIMIT]
     control = _CONTROL.search(content)
     return (content[:control.start()] if control else content).strip()

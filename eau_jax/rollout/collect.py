@@ -95,8 +95,9 @@ def statistics(groups: Groups) -> dict[str, float]:
       episodes                 usable ones, a count
       return_mean, return_std  undiscounted
       score_mean               the environment's own, normalised
+      metric_mean              the benchmark's own
       success_rate, turns_mean, tokens_mean, truncated_rate   per episode
-      action_tokens_mean, parse_error_rate                    per turn
+      action_tokens_mean, parse_error_rate, judged_rate       per turn
       infra_rate, stop_<reason>                               per episode, unusable ones included
       zero_spread_rate         groups of at least two whose scores are all the same
       leak_rate, spoke_<who>   per reply that somebody worded
@@ -112,6 +113,7 @@ def statistics(groups: Groups) -> dict[str, float]:
         "return_mean": _mean(returns),
         "return_std": float(np.std(returns)) if returns else float("nan"),
         "score_mean": _mean(episode.score for episode in usable),
+        "metric_mean": _mean(episode.metric for episode in usable),
         "success_rate": _mean(episode.success for episode in usable),
         "turns_mean": _mean(len(episode.turns) for episode in usable),
         "action_tokens_mean": _mean(len(turn.action) for turn in turns),
@@ -121,6 +123,7 @@ def statistics(groups: Groups) -> dict[str, float]:
         "parse_error_rate": _mean(turn.parse_failed for turn in turns),
         "zero_spread_rate": _mean(_spread(group) < 1e-6 for group in groups if _counted(group) > 1),
         "leak_rate": _mean(turn.leaked for turn in worded),
+        "judged_rate": _mean(turn.judged for turn in turns),
     }
     spoke = collections.Counter(turn.spoke for turn in worded)
     out |= {f"spoke_{who}": count / len(worded) for who, count in sorted(spoke.items())}
@@ -136,11 +139,11 @@ def to_record(episode: Episode, tokens: bool = False) -> dict[str, Any]:
     record = {
         "task": episode.task.id, "env": episode.task.env, "user": episode.user, "seed": episode.seed,
         "generation": episode.generation, "stop": episode.stop.value, "score": episode.score,
-        "return": episode.score_return, "success": episode.success, "error": episode.error,
+        "metric": episode.metric, "return": episode.score_return, "success": episode.success, "error": episode.error,
         "tokens": len(episode.tokens),
         "turns": [{
             "agent": turn.agent_text, "reply": turn.reply_text, "spoke": turn.spoke, "reward": turn.reward,
-            "act": dict(turn.act), "parse_failed": turn.parse_failed, "leaked": turn.leaked,
+            "act": dict(turn.act), "parse_failed": turn.parse_failed, "leaked": turn.leaked, "judged": turn.judged,
             "observation_tokens": len(turn.observation), "action_tokens": len(turn.action),
             "policy_version": turn.policy_version,
         } for turn in episode.turns]}

@@ -70,20 +70,22 @@ async def run_episode(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pi
     turns: list[Turn] = []
     try:
         try:
-            final, stop, success = await _converse(simulator, agent, chat, pinned, budgets, index, seed, group, session,
+            final, stop, success, state = await _converse(simulator, agent, chat, pinned, budgets, index, seed, group, session,
                                                    turns)
         finally:
             await agent.release(session)
     except InfraError as error:
         return _episode(simulator, pinned, task, seed, turns, np.zeros(0, np.int32), StopReason.INFRA_ERROR, False,
                         float("nan"), f"turn {len(turns) + 1}: {error}")
-    score = float(simulator.env.score(task, float(sum(turn.reward for turn in turns))))
-    return _episode(simulator, pinned, task, seed, turns, final, stop, success, score, "")
+    env, total = simulator.env, float(sum(turn.reward for turn in turns))
+    return dataclasses.replace(
+        _episode(simulator, pinned, task, seed, turns, final, stop, success, float(env.score(task, state, total)), ""),
+        metric=float(env.metric(task, state, total)))
 
 
 async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned, budgets: Budgets, index: int,
-                    seed: int, group: int, session: str, turns: list[Turn]) -> tuple[np.ndarray, StopReason, bool]:
-    """Adds to `turns` as they are complete; returns the final tokens, the stop reason and the success."""
+                    seed: int, group: int, session: str, turns: list[Turn]) -> tuple[np.ndarray, StopReason, bool, Any]:
+    """Adds to `turns` as they are complete; returns the final tokens, the stop reason, the success and the last state."""
     env, user, task = simulator.env, simulator.user, simulator.tasks[index]
     system, opening = env.prompt(task)
     observation = chat.opening(system, opening)
@@ -102,11 +104,12 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
         history = np.concatenate([history, action])
         agent_text = chat.read(action)
         said = visible(agent_text)
-        act = env.parse(task, said, state)
+        act, judged = await _read(simulator, budgets, task, said, state)
         state, time_step, reply = simulator.step(pinned.knobs, pinned.rules, state, act, seed, number)
         told |= int(time_step.disclosed)
-        spoken = Spoken(env.render(task, act, time_step, reply_seed), "none", leaked=False)
-        if not time_step.done:  # nobody reads the last reply, so nobody is asked to word it
+        draft = env.render(task, act, time_step, state, reply_seed)
+        spoken = Spoken(draft, "tool" if time_step.tool else "none", leaked=False)
+        if not time_step.done and not time_step.tool:  # nobody reads the last reply, so nobody is asked to word it
             words = Words(draft=spoken.text, disclosed=env.disclosed(task, int(time_step.disclosed), reply_seed),
                           secrets=env.secrets(task, told, reply_seed), opening=opening, agent_text=said,
                           seed=reply_seed, group_seed=turn_seed(group, number))
@@ -115,15 +118,26 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
             observation=observation, action=action, logprobs=np.asarray(completion.logprobs, np.float32),
             reward=float(time_step.reward), policy_version=completion.policy_version, spoke=spoken.spoke,
             act=_record(act, time_step, reply), agent_text=agent_text, reply_text=spoken.text,
-            parse_failed=int(act.kind) == Kind.MALFORMED, leaked=spoken.leaked))
+            parse_failed=int(act.kind) == Kind.MALFORMED, leaked=spoken.leaked, judged=judged))
         if time_step.done:
             end = chat.closing(action)
-            return end[:budgets.max_tokens - len(history)], _reason(time_step), bool(time_step.success)
+            return end[:budgets.max_tokens - len(history)], _reason(time_step), bool(time_step.success), state
         observation = chat.reply(spoken.text, "tool" if spoken.spoke == "tool" else "user", action)
         if len(history) + len(observation) + budgets.min_new_tokens > budgets.max_tokens:
             # The whole observation, or none of it: a value is bootstrapped from the last token.
             fits = len(history) + len(observation) <= budgets.max_tokens
-            return observation if fits else observation[:0], StopReason.MAX_TOKENS, bool(time_step.success)
+            return observation if fits else observation[:0], StopReason.MAX_TOKENS, bool(time_step.success), state
+
+
+async def _read(simulator: Simulator, budgets: Budgets, task: Task, said: str, state: Any) -> tuple[Act, bool]:
+    """The agent's message as an act, and whether the judge decided it. An answer that is none leaves `parse`'s act."""
+    env, judge = simulator.env, simulator.judge
+    act = await asyncio.to_thread(env.parse, task, said, state) if env.slow_parse else env.parse(task, said, state)
+    question = env.question(task, said, state) if judge is not None and env.question is not None else None
+    if question is None:
+        return act, False
+    answer = question.read(await _within(budgets.user_seconds, "the judge", judge.complete(question.messages)))
+    return (act, False) if answer is None else (answer, True)
 
 
 async def _within(seconds: float, who: str, call: Awaitable[Any]) -> Any:

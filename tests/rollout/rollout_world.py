@@ -80,7 +80,7 @@ def step(table, knobs, state, act, reply, key):
     reward = right.astype(jnp.float32) + knobs.gain * (fresh != 0)
     return (State(state.task, turn, state.told | told, invalid, state.draw),
             TimeStep(code=code.astype(jnp.int32), disclosed=told, reward=reward, discount=1.0 - (stop != 0),
-                     done=stop != 0, success=right, stop=stop))
+                     done=stop != 0, success=right, stop=stop, tool=jnp.bool_(False)))
 
 
 def parse(task, text, state):
@@ -100,7 +100,7 @@ def values(task, mask, seed):
     return tuple(task.data[name] for slot, name in enumerate(NAMES) if mask >> slot & 1)
 
 
-def render(task, act, time_step, seed):
+def render(task, act, time_step, state, seed):
     told = " ".join(values(task, int(time_step.disclosed), seed))
     return {0: "What?", 1: told, 2: "Yes.", 3: "No.", 4: "Hm."}[int(time_step.code)]
 
@@ -115,7 +115,8 @@ WORLD = Env(
     name="hidden", knobs=Knobs(), features=("mask", "turn"), rules=RULES,
     table=lambda tasks: np.array([len(task.data["colour"]) for task in tasks], np.int32), reset=reset, observe=observe,
     step=step, prompt=lambda task: ("S", task.data["opening"]), parse=parse, render=render, disclosed=values,
-    secrets=lambda task, mask, seed: values(task, ~mask, seed), score=lambda task, total: min(total, 1.0),
+    secrets=lambda task, mask, seed: values(task, ~mask, seed), score=lambda task, state, total: min(total, 1.0),
+    metric=lambda task, state, total: total,
     expert=lambda task, state, rng: f"[answer] {task.data['colour']}" if int(state.told) & 1 else "[action] colour?",
     novice=lambda task, state, rng: "[finish]")
 

@@ -163,19 +163,20 @@ def turn(reward, action, spoke="symbolic", **more):
 
 def episode(turns, stop, score, success=False):
     return Episode(task=TASKS[0], seed=0, turns=tuple(turns), final=np.zeros(1, np.int32), stop=stop, score=score,
-                   success=success, generation=0, user="mixture")
+                   success=success, generation=0, user="mixture", metric=2 * score)
 
 
 def test_statistics_by_hand():
     stats = statistics([
         [episode([turn(0.5, 4), turn(0.5, 2, "none")], StopReason.COMPLETED, 1.0, success=True),
-         episode([turn(0.0, 6, "llm", leaked=True, parse_failed=True)], StopReason.MAX_TOKENS, 0.25)],
+         episode([turn(0.0, 6, "llm", leaked=True, parse_failed=True, judged=True)], StopReason.MAX_TOKENS, 0.25)],
         [episode([turn(2.0, 8)], StopReason.MAX_TURNS, 0.5),
          episode([turn(9.0, 99, "llm", leaked=True)], StopReason.INFRA_ERROR, float("nan"))],
         [episode([turn(1.0, 4)], StopReason.USER_LEFT, 0.5), episode([turn(1.0, 6)], StopReason.USER_LEFT, 0.5)]])
     returns = [1.0, 0.0, 2.0, 1.0, 1.0]
     expected = {
-        "episodes": 5, "return_mean": 1.0, "return_std": np.std(returns), "score_mean": 2.75 / 5, "success_rate": 1 / 5,
+        "episodes": 5, "return_mean": 1.0, "return_std": np.std(returns), "score_mean": 2.75 / 5, "metric_mean": 5.5 / 5, "judged_rate": 1 / 6,
+        "success_rate": 1 / 5,
         "turns_mean": 6 / 5, "action_tokens_mean": 30 / 6, "tokens_mean": (6 * 3 + 30 + 5) / 5, "truncated_rate": 1 / 5,
         "infra_rate": 1 / 6, "parse_error_rate": 1 / 6, "zero_spread_rate": 1 / 2, "leak_rate": 1 / 5,
         "spoke_llm": 1 / 5, "spoke_symbolic": 4 / 5, "reward_turn_0": 4.5 / 5, "reward_turn_1": 0.5,
