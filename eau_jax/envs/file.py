@@ -14,7 +14,7 @@ class TaskFileError(ValueError):
 
 
 def read(path: str | Path, check: Check, beside: str) -> tuple[Record, ...]:
-    """The records of a `.json` list or a `.jsonl` file, or those that a `.parquet` file names by their id.
+    """The records of a `.json` list or map from ids, of a `.jsonl` file, or those that a `.parquet` file names by id.
 
     Upstream's parquet rows hold an id, not the record: the records are looked up in the JSON files next to it.
 
@@ -35,7 +35,7 @@ def read(path: str | Path, check: Check, beside: str) -> tuple[Record, ...]:
 
 def _checked(path: Path, check: Check) -> tuple[Record, ...]:
     records: dict[str, tuple[str, Record]] = {}
-    for place, record in _objects(path):
+    for place, record in _unkeyed(_objects(path)):
         try:
             if not isinstance(record, Mapping):
                 raise ValueError(f"record: expected an object, found {shown(record)}")
@@ -51,8 +51,17 @@ def _checked(path: Path, check: Check) -> tuple[Record, ...]:
     return tuple(record for _, record in records.values())
 
 
+def _unkeyed(objects: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """An object that maps ids to records as its records, each with its id; anything else as it is."""
+    for place, value in objects:
+        if isinstance(value, Mapping) and value and all(isinstance(record, Mapping) for record in value.values()):
+            yield from ((f"{place}, key {shown(key)}", {"id": key, **record}) for key, record in value.items())
+        else:
+            yield place, value
+
+
 def _joined(path: Path, check: Check, beside: str) -> tuple[Record, ...]:
-    names, files = _ids(path), sorted(path.parent.glob(beside))
+    names, files = [row["reward_model"]["id"] for row in rows(path)], sorted(path.parent.glob(beside))
     if not files:
         raise TaskFileError(f"{path}: expected the records in {path.parent / beside}, found no such file")
     known = {record["id"]: record for file in files for record in _checked(file, check)}
@@ -105,21 +114,25 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
         yield f"line {line}", value
 
 
-def _ids(path: Path) -> list[Any]:
-    """`reward_model.id` of each row."""
+def rows(path: Path, key: str = "id") -> list[dict[str, Any]]:
+    """The rows of a parquet file; each has `reward_model[key]`.
+
+    Raises:
+      TaskFileError, ImportError: as `read`.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(f"reading {path} needs pyarrow: pip install 'eau-jax[data]'") from error
     try:
-        rows = pyarrow.parquet.read_table(path).to_pylist()
+        found = pyarrow.parquet.read_table(path).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         raise TaskFileError(f"{path}: expected a parquet file, found: {error}") from None
-    if not rows:
+    if not found:
         raise TaskFileError(f"{path}: expected at least one row, found none")
-    for number, row in enumerate(rows):
-        if not isinstance(row.get("reward_model"), Mapping) or "id" not in row["reward_model"]:
-            raise TaskFileError(f"{path}, row {number}, field reward_model.id: expected a task's id, found "
+    for number, row in enumerate(found):
+        if not isinstance(row.get("reward_model"), Mapping) or key not in row["reward_model"]:
+            raise TaskFileError(f"{path}, row {number}, field reward_model.{key}: expected a task's id, found "
                                 f"{shown(row.get('reward_model'))}")
-    return [row["reward_model"]["id"] for row in rows]
+    return found
