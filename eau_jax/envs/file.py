@@ -13,15 +13,16 @@ class TaskFileError(ValueError):
     """A task file cannot be read; the message names file, place, field, what was expected and what was found."""
 
 
-def read(path: str | Path, check: Check, beside: str) -> tuple[Record, ...]:
-    """The records of a `.json` list or map from ids, of a `.jsonl` file, or those that a `.parquet` file names by id.
+def read(path: str | Path, check: Check, beside: str, key: str = "id", field: str = "id") -> tuple[Record, ...]:
+    """The records of a `.json` list or map from ids, of a `.jsonl` file, or those that a `.parquet` file names.
 
-    Upstream's parquet rows hold an id, not the record: the records are looked up in the JSON files next to it.
+    Upstream's parquet rows name a record, mostly by its id: the records are looked up in the JSON files next to it.
 
     Args:
       path: the file.
       check: raises ValueError("field: expected ..., found ...") for a bad record.
       beside: pattern of the JSON files that belong to a parquet file, in the same folder.
+      key, field: a parquet row's `reward_model[key]` is the `field` of its record.
 
     Raises:
       TaskFileError: names the file, the line or row, the field, what was expected and what was found.
@@ -30,7 +31,7 @@ def read(path: str | Path, check: Check, beside: str) -> tuple[Record, ...]:
     path = Path(path)
     if not path.is_file():
         raise TaskFileError(f"{path}: no such file; pass a .json, .jsonl or .parquet file of tasks")
-    return _joined(path, check, beside) if path.suffix == ".parquet" else _checked(path, check)
+    return _joined(path, check, beside, key, field) if path.suffix == ".parquet" else _checked(path, check)
 
 
 def _checked(path: Path, check: Check) -> tuple[Record, ...]:
@@ -60,14 +61,14 @@ def _unkeyed(objects: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             yield place, value
 
 
-def _joined(path: Path, check: Check, beside: str) -> tuple[Record, ...]:
-    names, files = [row["reward_model"]["id"] for row in rows(path)], sorted(path.parent.glob(beside))
+def _joined(path: Path, check: Check, beside: str, key: str, field: str) -> tuple[Record, ...]:
+    names, files = [row["reward_model"][key] for row in rows(path, key)], sorted(path.parent.glob(beside))
     if not files:
         raise TaskFileError(f"{path}: expected the records in {path.parent / beside}, found no such file")
-    known = {record["id"]: record for file in files for record in _checked(file, check)}
+    known = {record[field]: record for file in files for record in _checked(file, check)}
     for row, name in enumerate(names):
         if name not in known:
-            raise TaskFileError(f"{path}, row {row}, field reward_model.id: expected an id of a record in "
+            raise TaskFileError(f"{path}, row {row}, field reward_model.{key}: expected an {field} of a record in "
                                 f"{', '.join(file.name for file in files)}, found {shown(name)}")
     return tuple(known[name] for name in names)
 
