@@ -1,0 +1,47 @@
+"""Turtle, for the tests that every environment has to pass."""
+
+import numpy as np
+
+from eau_jax.core.part import Kind
+from eau_jax.envs import turtle_tasks as generator
+from eau_jax.envs.message import act
+from eau_jax.envs.turtle import turtle as env
+from eau_jax.envs.turtle_match import LEVELS, fingerprint, pack
+from eau_jax.envs.turtle_text import Do
+from worlds import draw_acts
+
+CODES = Do
+MOVED = {}
+FLOOR = 0.05   # telling every possible story at once tells none
+
+
+def random_acts(tasks, shape, rng):
+    """Questions of any share of truth, some negated, and stories that tell some statements fully and some partly."""
+    acts = draw_acts(Do, Do.STORY, shape, rng)
+    levels = np.moveaxis(rng.choice([0, 10, 25, 36, 50, LEVELS], (*shape, 5)), -1, 0)
+    acts = acts.replace(mask=np.where(acts.code == Do.STORY, pack(levels), 0).astype(np.int32),
+                        flags=(rng.random(shape) < 0.2).astype(np.int32))
+    acts.values[..., 0] = rng.choice([0.0, 0.1, 0.3, 0.5, 0.58, 0.8, 1.0], shape)
+    return acts
+
+
+def sayable_acts(task, rng):
+    """Acts of every code that the agent can put into words."""
+    told = rng.random(len(task.data["evaluation"])) < 0.5
+    told[0] = True
+    story = act(Kind.ANSWER, Do.STORY, pack(tuple(LEVELS * told)))
+    yes = act(Kind.ACTION, Do.ASK, values=(1.0,))
+    for said in (story, yes, act(Kind.ACTION, Do.ASK), yes.replace(flags=np.int32(1)), act(Kind.ACTION, Do.OPEN)):
+        said.values[3] = fingerprint(agent_text(task, said).partition("] ")[2])
+        yield said
+    for kind, code in ((Kind.MALFORMED, Do.MALFORMED), (Kind.SEARCH, Do.NOT_OFFERED), (Kind.FINISH, Do.FINISH)):
+        yield act(kind, code)
+
+
+def agent_text(task, act):
+    """Words for an act: `parse` must give the act back."""
+    told = [entry["statement"] for slot, entry in enumerate(task.data["evaluation"]) if int(act.mask) >> 6 * slot & 63]
+    asked = told or [task.data["evaluation"][0]["statement"] if act.values[0] else "a horse"]
+    return {Do.MALFORMED: "hello", Do.ASK: f"[action] Was it {'not ' if act.flags else ''}so: {asked[0]}",
+            Do.OPEN: "[action] What happened?", Do.STORY: f"[answer] {' '.join(told)}", Do.NOT_OFFERED: "[search] x",
+            Do.FINISH: "[finish]"}[int(act.code)]
