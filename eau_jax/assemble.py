@@ -8,7 +8,7 @@ import numpy as np
 from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.core import knobs as knob
 from eau_jax.core.sharding import make_mesh
-from eau_jax.core.types import Task
+from eau_jax.core.types import HeldOutTask, Task
 from eau_jax.journal import Generation
 from eau_jax.learner.parts import Learner
 from eau_jax.models.config import ModelConfig
@@ -79,7 +79,7 @@ def tasks(config: Config, split: str) -> tuple[Task, ...]:
         found = config.tasks.generate(split, config.tasks.train if split == "train" else config.tasks.test, config.seed)
     if split == "train" and len(found) < config.rollout.tasks:
         raise ConfigError(f"rollout.tasks = {config.rollout.tasks}, but there are only {len(found)} training tasks")
-    return found
+    return tuple(HeldOutTask(task.id, task.env, task.data) for task in found) if split == "test" else found
 
 
 def first_generation(config: Config) -> Generation:

@@ -11,14 +11,14 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
 
 from eau_jax.config import Config, ConfigError, knob_tree
-from eau_jax.config_file import changed, load_config, replace, runnable
+from eau_jax.config_file import call, changed, load_config, replace, runnable
 from eau_jax.core import knobs as knob
 from eau_jax.core.types import InfraError
 from eau_jax.learner.parts import NonFiniteError
@@ -27,13 +27,15 @@ HELP = """usage: eau-jax COMMAND ...
 
   train CONFIG    cold start and reinforcement learning; --resume continues, --dry-run only estimates
   sft CONFIG      the cold start alone
-  eval RUN        a run's policy on held-out tasks
+  eval RUN|PLAN   a run's policy on its held-out tasks, or an evaluation plan (a Python file with `plan()`)
+  compare A B ..  finished evaluations side by side, paired by task
   export RUN DIR  a run's policy as a Hugging Face folder
-  report RUN      a page with curves, knob history and dialogues
+  report RUN      a page with curves, knob history and dialogues; of an evaluation, a page with tables
   chat RUN        talk to a run's agent in the terminal
 
 CONFIG is a Python file such as configs/quickstart.py, or a run folder; RUN is a run folder such as runs/quickstart.
-`eau-jax train CONFIG --help` lists every setting and knob of that config with its default.
+`eau-jax train CONFIG --help` lists every setting and knob of that config with its default, `eau-jax eval PLAN --help` those
+of a plan.
 """
 
 
@@ -49,7 +51,7 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-    """Evaluates a run's policy on held-out tasks."""
+    """Evaluates a run's policy on its held-out tasks, once."""
 
     run: tyro.conf.Positional[str]
     """run folder"""
@@ -59,10 +61,32 @@ class Eval:
     """episodes per held-out task"""
     temperature: float = 1.0
     """sampling temperature; 0 is greedy"""
+    again: bool = False
+    """look a second time at a test that this run was scored on; it is recorded"""
 
     def __post_init__(self):
         if self.samples < 1:
             raise ConfigError(f"samples = {self.samples} is out of range; allowed: 1 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How a plan is played."""
+
+    again: bool = False
+    """look a second time at a test that this player was scored on; it is recorded"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compare:
+    """Sets finished evaluations side by side; each is compared with the first on the tasks that both have."""
+
+    evaluations: tyro.conf.Positional[tuple[str, ...]]
+    """folders such as runs/sealed/eval/NAME"""
+    by: Literal["score", "metric", "success"] = "score"
+    """what is compared"""
+    plot: str = ""
+    """PNG to draw"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,16 +156,20 @@ def _run(arguments: list[str]) -> int:
         return 0
     if command in ("train", "sft"):
         return _learn(command, rest)
-    commands = {"eval": Eval, "export": Export, "report": Report, "chat": Chat}
+    if command == "eval" and rest and rest[0].endswith(".py"):
+        return _evaluate(*parse_plan(rest[0], rest[1:]))
+    commands = {"eval": Eval, "export": Export, "report": Report, "chat": Chat, "compare": Compare}
     if command not in commands:
         raise ConfigError(f"unknown command {command!r}{knob.nearest(command, [*commands, 'train', 'sft'])}")
     given = tyro.cli(commands[command], prog=f"eau-jax {command}", args=rest)
     if isinstance(given, Report):
         return _report(given.run)
+    if isinstance(given, Compare):
+        return _compare(given)
     from eau_jax import trained
 
     if isinstance(given, Eval):
-        trained.evaluate(given.run, given.checkpoint, given.samples, given.temperature)
+        return _evaluate(trained.plan_of(given.run, given.checkpoint, given.samples, given.temperature), given.again)
     elif isinstance(given, Export):
         trained.export(given.run, given.folder, given.checkpoint)
     else:
@@ -175,10 +203,48 @@ def _learn(command: str, arguments: list[str]) -> int:
     return 0
 
 
+def _evaluate(plan: Any, again: bool) -> int:
+    from eau_jax.eval.play import evaluate
+    from eau_jax.progress import Watch
+    from eau_jax.report.evaluation import results_table, write_page
+
+    with Watch() as watch:
+        folder = evaluate(plan, again=again, progress=watch.at)
+        watch.console.print(results_table(folder))
+        watch.say(f"report: {write_page(folder)}")
+    return 0
+
+
+def _compare(given: Compare) -> int:
+    from eau_jax.report.evaluation import compare, comparison_table, plot
+
+    lines = compare(given.evaluations, given.by)
+    Console().print(comparison_table(lines, given.by))
+    if given.plot:
+        Console().print(f"plot: {plot(lines, given.by, Path(given.plot))}", soft_wrap=True)
+    return 0
+
+
+def parse_plan(path: str, arguments: list[str]) -> tuple[Any, bool]:
+    """The plan of a file with what the command line changes, and whether a second look is allowed."""
+    from eau_jax.eval.plan import Plan
+
+    plan = call(path, "plan", Plan)
+    All = dataclasses.make_dataclass("All", [("plan", Annotated[Plan, tyro.conf.arg(name="")]),
+                                             ("look", Annotated[Look, tyro.conf.arg(name="")])], frozen=True)
+    given = tyro.cli(All, prog=f"eau-jax eval {path}", args=arguments, default=All(plan, Look()),
+                     description="Settings of an evaluation.")
+    return given.plan, given.look.again
+
+
 def _report(run: str) -> int:
+    from eau_jax.report.evaluation import write_page
     from eau_jax.report.page import write_report
 
     folder = Path(run)
+    if (folder / "plan.json").is_file():
+        Console().print(f"report: {write_page(folder)}", soft_wrap=True)
+        return 0
     if (folder / "config.json").is_file() and not (folder / "metrics.jsonl").is_file():
         raise ConfigError(f"{run} has no finished update yet; train it first")
     page = write_report(folder, folder.parent / "sealed" / folder.name / "eval.jsonl")

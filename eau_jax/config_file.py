@@ -20,20 +20,32 @@ def load_config(path: str) -> Config:
     if not file.is_file() or file.suffix != ".py":
         raise ConfigError(f"no config file {str(file)!r}; give a Python file with `config() -> Config`, such as "
                           f"configs/quickstart.py, or a run folder that has one")
-    spec = importlib.util.spec_from_file_location(f"eau_config_{file.stem}", file)
+    return call(str(file), "config", Config)
+
+
+def call(path: str, name: str, kind: type) -> Any:
+    """What the function `name` of a Python file returns, a `kind`.
+
+    Raises:
+      ConfigError: when there is no such file, its code fails, or it has no such function.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"no file {path!r}; give a Python file with `{name}() -> {kind.__name__}`")
+    spec = importlib.util.spec_from_file_location(f"eau_{name}_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        config = module.config() if hasattr(module, "config") else None
+        made = getattr(module, name)() if hasattr(module, name) else None
     except ConfigError:
         raise
     except Exception as error:  # whatever the user's own code raises
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
         raise ConfigError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
-    if not isinstance(config, Config):
-        raise ConfigError(f"{file} defines no function `config` that returns an eau_jax.config.Config")
-    return config
+    if not isinstance(made, kind):
+        raise ConfigError(f"{file} defines no function `{name}` that returns an {kind.__module__}.{kind.__name__}")
+    return made
 
 
 def changed(before: Any, after: Any, prefix: str = "") -> dict[str, Any]:

@@ -8,23 +8,18 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.prompt import Prompt
-from rich.table import Table
 
 from eau_jax import start
-from eau_jax.assemble import Parts, assemble, check
+from eau_jax.assemble import Parts, assemble, check, tasks
 from eau_jax.config import ConfigError
 from eau_jax.config_file import load_config
-from eau_jax.core.records import RunFolder
-from eau_jax.eval.held_out import evaluate as play_held_out
-from eau_jax.eval.held_out import sealed_file
-from eau_jax.learner import checkpoint
+from eau_jax.eval.plan import Bench, Plan
+from eau_jax.eval.players import Player, single
+from eau_jax.learner import checkpoint as stored
 from eau_jax.models import hf
-from eau_jax.progress import Watch
 from eau_jax.rollout.agent import policy
-from eau_jax.rollout.collect import run as complete
 from eau_jax.rollout.template import visible
 from eau_jax.samplers.types import TokenRequest
-from eau_jax.train import EVALUATION_SEED, dropped
 
 COLD_START = "cold_start"
 
@@ -48,33 +43,33 @@ def load(run: str, which: str) -> tuple[Parts, Any, int]:
             raise ConfigError(f"{run} has no cold start; choose --checkpoint latest, best or an update number")
         return parts, start.load(config, folder / COLD_START)[1], 0
     number = int(which) if which.isascii() and which.isdigit() else which
-    step = checkpoint.find_step(folder / "checkpoints", number)
-    return parts, checkpoint.load_params(folder / "checkpoints", step, model, parts.learner.mesh), step
+    step = stored.find_step(folder / "checkpoints", number)
+    return parts, stored.load_params(folder / "checkpoints", step, model, parts.learner.mesh), step
 
 
-def evaluate(run: str, which: str, samples: int, temperature: float) -> None:
-    """Plays the held-out tasks, prints the result and adds it to the run's sealed file."""
+def checkpoint(run: str, which: str, temperature: float = 1.0) -> Player:
+    """The policy of a run's checkpoint as a player of evaluations. Arguments and errors are those of `load`."""
     parts, weights, step = load(run, which)
-    with Watch() as watch:
-        async def play() -> tuple[dict[str, Any], Any]:
-            await parts.engine.push(weights, step, temperature)
-            parts.engine.warm_up()
-            return await play_held_out(
-                parts.test, policy(parts.engine), parts.chat, parts.first.pinned(parts.config.env), parts.budgets,
-                samples=samples, seed=parts.config.seed + EVALUATION_SEED, retries=parts.config.rollout.infra_retries,
-                progress=lambda done, total: watch.at("held-out episodes", done, total))
+    asyncio.run(parts.engine.push(weights, step, temperature))
+    parts.engine.warm_up()
+    identity = {"kind": "checkpoint", "run": Path(run).name, "checkpoint": which, "update": step, "temperature": temperature}
+    return single(f"{Path(run).name}, {which}", identity, lambda world: policy(parts.engine), parts.chat, parts.budgets)
 
-        result, groups = complete(play())
-        dropped(groups, watch)
-        table = Table(title=f"{run}, {which} (update {step}), temperature {temperature:g}, {samples} per task")
-        for name in result:
-            table.add_column(name, justify="right")
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in result.values()))
-        watch.console.print(table)
-    file = sealed_file(Path(run))
-    with RunFolder(file.parent) as sealed:
-        sealed.append("by_hand.jsonl", {"step": step, "checkpoint": which, "temperature": temperature, "samples": samples}
-                      | result)
+
+def plan_of(run: str, which: str, samples: int, temperature: float) -> Plan:
+    """The evaluation of a run's checkpoint on its config's held-out tasks, by the rules and limits the config began with."""
+    folder = Path(run)
+    if not (folder / "config.py").is_file():
+        raise ConfigError(f"{run!r} is no run folder (it has no config.py); give one such as runs/quickstart")
+    config = load_config(run)
+    check(config)
+    knobs = {path: value for path, value in config.knobs.items() if not path.startswith("rl.")}
+    rules = Path(config.rules).read_text(encoding="utf-8") if config.rules else ""
+    bench = Bench(config.env.name, config.env, lambda: tasks(config, "test"), version=f"{config.env.name} of {folder.name}",
+                  files=tuple(filter(None, [config.tasks.test_file])), knobs=knobs, rules=rules)
+    return Plan(name=f"{folder.name}-{which}-t{temperature:g}", benches=(bench,), user=config.user, judge=config.judge,
+                player=lambda: checkpoint(run, which, temperature), root=str(folder.parent), repeats=samples,
+                seed=config.seed, retries=config.rollout.infra_retries)
 
 
 def export(run: str, target: str, which: str) -> None:

@@ -1,5 +1,6 @@
 """The whole loop on the smallest run: records, resume to the bit, swaps without a new trace, and what a run is used for."""
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -14,6 +15,7 @@ from eau_jax.config import ConfigError
 from eau_jax.config_file import load_config, replace, runnable
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
 from eau_jax.eval.held_out import sealed_file
+from eau_jax.eval.play import SecondLookError, evaluate
 from eau_jax.folder import begin
 from chat_server import chat_server
 from eau_jax.clients.chat import ChatClient
@@ -200,13 +202,16 @@ def test_export_is_read_by_transformers(finished, tmp_path):
         trained.export(str(finished), str(tmp_path / "hf"), "latest")
 
 
-def test_evaluation_repeats_itself(finished, capsys):
-    trained.evaluate(str(finished), "latest", samples=1, temperature=1.0)
-    by_hand = list(read_lines(sealed_file(finished).with_name("by_hand.jsonl")))[-1]
-    final = list(read_lines(sealed_file(finished)))[-1]
-    assert {name: by_hand[name] for name in ("score", "success", "turns", "episodes")} == \
-        {name: final[name] for name in ("score", "success", "turns", "episodes")}
-    assert "score" in capsys.readouterr().out
+def test_a_checkpoint_is_evaluated_once_and_repeats_itself(finished, tmp_path):
+    run = tmp_path / "tiny"
+    shutil.copytree(finished, run)
+    plan = trained.plan_of(str(run), "latest", 1, 1.0)
+    first = json.loads((evaluate(plan) / "record.json").read_text())
+    assert first["identity"]["update"] == 4 and first["results"]["intention"]["episodes"] == 4
+    with pytest.raises(SecondLookError, match="tiny was scored on the test"):
+        evaluate(trained.plan_of(str(run), "4", 1, 1.0))
+    again = json.loads((evaluate(dataclasses.replace(plan, name="again"), again=True) / "record.json").read_text())
+    assert again["results"] == first["results"] and again["second_look"]
 
 
 def test_chat_answers_until_an_empty_line(finished, capsys, monkeypatch):

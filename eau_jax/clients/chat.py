@@ -5,7 +5,7 @@ import os
 import random
 import time
 import weakref
-from typing import NamedTuple
+from typing import AsyncIterator, NamedTuple
 
 import openai
 
@@ -20,6 +20,15 @@ class _Link(NamedTuple):
 
     api: openai.AsyncOpenAI
     slots: asyncio.Semaphore
+    closer: AsyncIterator[None]   # kept alive: the loop ends it before it closes, and that closes the connections
+
+
+async def _closer(api: openai.AsyncOpenAI) -> AsyncIterator[None]:
+    """Closes the connections when the event loop shuts its generators down."""
+    try:
+        yield
+    finally:
+        await api.close()
 
 
 class ChatClient:
@@ -62,12 +71,13 @@ class ChatClient:
           InfraError: no usable answer came; it names the server, the number of attempts and the last failure.
         """
         end, attempts, last = time.monotonic() + self.deadline_s, 0, "no free slot"
+        link = await self._link()
         try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + self.deadline_s), self._link().slots:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + self.deadline_s), link.slots:
                 while True:
                     attempts += 1
                     try:
-                        return await self._attempt(messages)
+                        return await self._attempt(link.api, messages)
                     except (openai.APIStatusError, openai.APIConnectionError, TimeoutError, ValueError) as error:
                         last = _described(error, self.timeout_s)
                         delay = _delay(error, attempts)
@@ -78,9 +88,9 @@ class ChatClient:
             last = f"no answer within {self.deadline_s:g} s; before that: {last}"
             raise InfraError(self._failure(attempts, last)) from None
 
-    async def _attempt(self, messages: list[dict[str, str]]) -> str:
+    async def _attempt(self, api: openai.AsyncOpenAI, messages: list[dict[str, str]]) -> str:
         async with asyncio.timeout(self.timeout_s):
-            answer = await self._link().api.chat.completions.create(
+            answer = await api.chat.completions.create(
                 model=self.model, messages=messages, temperature=self.temperature, max_tokens=self.max_tokens)
         choices = getattr(answer, "choices", None)  # a server may send anything
         if not choices or not hasattr(choices[0], "message"):
@@ -88,14 +98,15 @@ class ChatClient:
         content = getattr(choices[0].message, "content", None)
         return content if isinstance(content, str) else ""
 
-    def _link(self) -> _Link:
+    async def _link(self) -> _Link:
         """The connections of the running event loop; those of another loop cannot be used in this one."""
         loop = asyncio.get_running_loop()
         if loop not in self._links:
             key = os.environ.get(self.api_key_variable, "")
             api = openai.AsyncOpenAI(base_url=self.base_url, api_key=key if key else "none", max_retries=0,
                                      timeout=self.timeout_s)
-            self._links[loop] = _Link(api, asyncio.Semaphore(self.max_concurrency))
+            self._links[loop] = _Link(api, asyncio.Semaphore(self.max_concurrency), _closer(api))
+            await anext(self._links[loop].closer)
         return self._links[loop]
 
     def _failure(self, attempts: int, last: str) -> str:

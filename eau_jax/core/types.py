@@ -59,6 +59,11 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
+class HeldOutTask(Task):
+    """A task of an evaluation. Rollouts for training refuse it."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Turn:
     """One assistant turn and what was appended before it."""
 

@@ -26,7 +26,7 @@ async def evaluate(world: Simulator, agent: Agent, chat: Chat, pinned: Pinned, b
       outside the agent's control}, and the episodes.
     """
     groups, stats = await collect(world, agent, chat, pinned, budgets, indices=range(len(world.tasks)), group_size=samples,
-                                  run_seed=seed, step=0, retries=retries, progress=progress)
+                                  run_seed=seed, step=0, retries=retries, held_out=True, progress=progress)
     usable = [[episode.score for episode in group if episode.stop.usable] for group in groups]
     low, high = interval([float(np.mean(scores)) for scores in usable if scores])
     record = {"score": stats["rollout/score_mean"], "score_low": low, "score_high": high,

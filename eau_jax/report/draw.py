@@ -198,6 +198,21 @@ def plot_runs(groups: Mapping[str, Sequence[Path]], metric: str, path: Path) -> 
     return save(figure, Path(path))
 
 
+def bars(groups: Mapping[str, Mapping[str, Sequence[float]]], what: str, path: Path) -> Path:
+    """One PNG of grouped bars: {label: {place: (mean, low, high)}}, whiskers from low to high."""
+    places = list(dict.fromkeys(place for values in groups.values() for place in values))
+    figure, (axes,) = _figure(1, 1, max(4.0, 1.2 + 0.35 * len(places) * (len(groups) + 1)), 3.6)
+    width = 0.8 / len(groups)
+    for index, (label, values) in enumerate(groups.items()):
+        at = [places.index(place) + (index - (len(groups) - 1) / 2) * width for place in values]
+        mean, low, high = np.array(list(values.values()), np.float64).reshape(-1, 3).T
+        axes.bar(at, mean, 0.9 * width, color=COLOURS[index % len(COLOURS)], label=_plain(label))
+        axes.errorbar(at, mean, np.nan_to_num(np.stack([mean - low, high - mean])).clip(0), fmt="none", ecolor="#333333", capsize=3)
+    _finish(axes, what, "mean and 95 % interval over tasks", legend=len(groups) > 1)
+    axes.set_xticks(range(len(places)), [_plain(place) for place in places], rotation=20)
+    return save(figure, Path(path))
+
+
 def save(figure: Figure, path: Path) -> Path:
     """Writes the figure as PNG, whole or not at all."""
     image = io.BytesIO()

@@ -7,6 +7,7 @@ its policy tells the browser so.
 
 import html
 import math
+from typing import Any, Sequence
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 VOID = {"meta", "br"}
@@ -36,6 +37,32 @@ def number(value: object) -> str:
         return "–"
     whole = abs(value) < 1e7 and (float(value).is_integer() or abs(value) >= 1000)
     return f"{value:,.0f}" if whole else f"{value:.3g}"
+
+
+def note(text: str) -> Html:
+    """A line of small print; nothing for no text."""
+    return tag("p", text, class_="dim") if text else Html("")
+
+
+def count(number_of: int, what: str) -> str:
+    """"3 turns", "1 turn"."""
+    return f"{number_of} {what}{'s' * (number_of != 1)}"
+
+
+def folded(title: str, content: Html, small: str = "", is_open: bool = False) -> Html:
+    """Content that a click on its title shows."""
+    return tag("details", tag("summary", title, " ", tag("small", small)), content, **({"open": ""} if is_open else {}))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+    """Rows of cells below a head."""
+    return tag("div", tag("table", tag("tr", *(tag("th", cell) for cell in head)),
+                          *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)), class_="wide")
+
+
+def as_float(value: Any) -> float:
+    """A number, or nan for what is none."""
+    return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def style() -> Html:

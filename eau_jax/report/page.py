@@ -15,10 +15,9 @@ from eau_jax.core.records import RunFolderError, read_lines, write_atomic
 from eau_jax.report import curves
 from eau_jax.report.curves import Chart, Mark, Series
 from eau_jax.report.draw import card, write_plots
-from eau_jax.report.markup import POLICY, Html, number, style, tag
+from eau_jax.report.dialogue import dialogues, numbered
+from eau_jax.report.markup import POLICY, Html, as_float, count, folded, note, number, style, table, tag
 
-TEXT_LIMIT = 3000     # characters shown of one utterance
-TURN_LIMIT = 40       # turns shown of one dialogue
 HISTORY_LIMIT = 300   # knob changes, and as many rule files, shown: the newest
 
 
@@ -46,7 +45,7 @@ def write_report(folder: str | Path, sealed: str | Path | None = None) -> Path:
 def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
     """The text of the page, and its headline charts. Arguments and errors are those of `write_report`."""
     metrics = curves.read_metrics(folder)
-    generations = _numbered(folder / "knobs", "json", _generation)
+    generations = numbered(folder / "knobs", "json", _generation)
     marks = [Mark(one["step"], what) for one in generations for what in [_what_changed(one)] if what]
     series = curves.series_of(metrics) | curves.series_of(_steps(folder / "timings.jsonl"), "timings/")
     headlines, rest = curves.charts(series, marks)
@@ -60,18 +59,18 @@ def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
         _held_out_box(sealed),
         _tiles(metrics, headlines),
         tag("h2", "Curves"),
-        _grid([*held_out, *headlines]) if headlines or held_out else _note("No step is finished yet."),
-        _note("Thick: running mean. Thin: as recorded. Dotted: knobs or rules changed; point at the line to see them."),
-        _note(f"Not recorded: {', '.join(absent)}.") if absent else "",
-        *(_folded(f"{group}: all other metrics", _grid(group_charts), small=_count(len(group_charts), "chart"))
+        _grid([*held_out, *headlines]) if headlines or held_out else note("No step is finished yet."),
+        note("Thick: running mean. Thin: as recorded. Dotted: knobs or rules changed; point at the line to see them."),
+        note(f"Not recorded: {', '.join(absent)}.") if absent else "",
+        *(folded(f"{group}: all other metrics", _grid(group_charts), small=count(len(group_charts), "chart"))
           for group, group_charts in rest.items()),
         tag("h2", "Cold start"),
-        _grid(cold_start) if cold_start else _note("No cold start is recorded: sft.jsonl is missing or empty."),
+        _grid(cold_start) if cold_start else note("No cold start is recorded: sft.jsonl is missing or empty."),
         tag("h2", "Knobs and rules"),
         *_knobs(generations),
         *_rules(folder / "rules"),
         tag("h2", "Dialogues"),
-        *_dialogues(folder / "episodes"),
+        *dialogues(folder / "episodes"),
         tag("h2", "Settings"),
         *(_json_file(folder / name) for name in ("config.json", "manifest.json")),
     ]
@@ -86,7 +85,7 @@ def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
 
 
 def _header(folder: Path, metrics: Sequence[Mapping]) -> list[Html]:
-    facts = [_count(len(metrics), "training step") if metrics else "no training step yet"]
+    facts = [count(len(metrics), "training step") if metrics else "no training step yet"]
     if (folder / "manifest.json").is_file():
         manifest = _read_json(folder / "manifest.json")
         facts += [f"{key.replace('_', ' ')} {manifest[key]}" for key in ("created", "seed", "git_revision")
@@ -124,7 +123,7 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Differenc
     Reference: Newcombe 1998, Statistics in Medicine 17, 873-890, method 10, for shares; Zou and Donner 2008, Statistics
     in Medicine 27, 1693-1702, for any mean.
     """
-    (a, a_low, a_high), (b, b_low, b_high) = [[_float(one.get(name)) for name in ("score", "score_low", "score_high")]
+    (a, a_low, a_high), (b, b_low, b_high) = [[as_float(one.get(name)) for name in ("score", "score_low", "score_high")]
                                               for one in (before, after)]
     return Difference(b - a, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low))
 
@@ -143,14 +142,14 @@ def _held_out_box(sealed: Path | None) -> Html:
     gain = difference(first, last)
     sure = "good" if gain.low > 0 else "bad" if gain.high < 0 else ""
     rows = [(name, _with_interval(first, name), _with_interval(last, name),
-             "" if name == "episodes" else f"{_float(last[name]) - _float(first[name]):+.3g}")
+             "" if name == "episodes" else f"{as_float(last[name]) - as_float(first[name]):+.3g}")
             for name in ("score", "success", "return", "turns", "episodes") if name in first and name in last]
     return tag(
         "div", tag("div", f"Held-out score {number(first.get('score'))} → {number(last.get('score'))} ",
                    tag("span", f"{gain.value:+.3f}", class_=sure), class_="big"),
-        _note("" if math.isnan(gain.low) else f"95 % interval of the difference: {gain.low:+.3f} to {gain.high:+.3f} "
+        note("" if math.isnan(gain.low) else f"95 % interval of the difference: {gain.low:+.3f} to {gain.high:+.3f} "
               "(the two evaluations taken as independent)"),
-        _table(("", _when(first), _when(last), "difference"), rows), class_="headline")
+        table(("", _when(first), _when(last), "difference"), rows), class_="headline")
 
 
 def _when(record: Mapping) -> str:
@@ -197,7 +196,7 @@ def _what_changed(generation: Mapping) -> str:
 
 def _knobs(generations: Sequence[Mapping]) -> list[Html]:
     if not generations:
-        return [_note("No knobs are recorded: knobs/ is missing or empty.")]
+        return [note("No knobs are recorded: knobs/ is missing or empty.")]
     rows = []
     for one in generations:
         place = (str(one["generation"]), number(one["step"]))
@@ -205,79 +204,25 @@ def _knobs(generations: Sequence[Mapping]) -> list[Html]:
         rows += [(*place, "rules", "", "see below")] * bool(one["rules_changed"])
     start = generations[0]
     return [
-        _table(("generation", "step", "what", "old", "new"), rows[-HISTORY_LIMIT:]) if rows
-        else _note("No knob was changed in this run."),
-        _note(f"{len(rows) - HISTORY_LIMIT} earlier changes are not listed.") if len(rows) > HISTORY_LIMIT else "",
-        _folded(f"Values at generation {start['generation']}",
-                _table(("knob", "value"), [(path, number(value)) for path, value in start["values"].items()]),
-                small=_count(len(start["values"]), "knob"))]
+        table(("generation", "step", "what", "old", "new"), rows[-HISTORY_LIMIT:]) if rows
+        else note("No knob was changed in this run."),
+        note(f"{len(rows) - HISTORY_LIMIT} earlier changes are not listed.") if len(rows) > HISTORY_LIMIT else "",
+        folded(f"Values at generation {start['generation']}",
+                table(("knob", "value"), [(path, number(value)) for path, value in start["values"].items()]),
+                small=count(len(start["values"]), "knob"))]
 
 
 def _rules(folder: Path) -> list[Html]:
-    versions = _numbered(folder, "toml", lambda path: (path.stem, path.read_text(encoding="utf-8")))[-HISTORY_LIMIT:]
+    versions = numbered(folder, "toml", lambda path: (path.stem, path.read_text(encoding="utf-8")))[-HISTORY_LIMIT:]
     if not versions:
-        return [_note("No rules are recorded: rules/ is missing or empty.")]
-    shown = [_folded(f"Rules at generation {versions[0][0]}", tag("pre", versions[0][1]))]
+        return [note("No rules are recorded: rules/ is missing or empty.")]
+    shown = [folded(f"Rules at generation {versions[0][0]}", tag("pre", versions[0][1]))]
     for (old_name, old), (name, new) in zip(versions, versions[1:]):
         lines = difflib.unified_diff(old.splitlines(), new.splitlines(), old_name, name, lineterm="", n=2)
         text = "\n".join(lines)
         if text:
-            shown.append(_folded(f"Rules changed at generation {name}", tag("pre", text)))
+            shown.append(folded(f"Rules changed at generation {name}", tag("pre", text)))
     return shown
-
-
-# Dialogues
-
-
-def _dialogues(folder: Path) -> list[Html]:
-    """The best, the median and the worst usable episode by score, of the first, the middle and the last step."""
-    files = _numbered(folder, "jsonl", lambda path: path)
-    if not files:
-        return [_note("No dialogues are recorded: episodes/ is missing or empty.")]
-    shown: list[Html] = []
-    for index in sorted({0, len(files) // 2, len(files) - 1}):
-        everything = list(read_lines(files[index]))
-        try:
-            usable = [one for one in everything if one["stop"] != "infra_error"]
-            usable.sort(key=lambda one: -math.inf if one["score"] is None else one["score"])
-            dropped = f", {len(everything) - len(usable)} dropped for infrastructure errors"
-            shown.append(tag("h3", f"Step {files[index].stem} ", tag("small", _count(len(usable), "episode") +
-                                                                   dropped * (len(usable) < len(everything)))))
-            count = len(usable)
-            ranks = {count - 1: "best", 0: "worst"} | ({count // 2: "median"} if count > 2 else {})
-            for rank in sorted(ranks, reverse=True) if count else ():
-                is_open = index == len(files) - 1 and rank == count - 1
-                shown.append(_dialogue(ranks[rank] if count > 1 else "only", usable[rank], is_open))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{files[index]}: not a record of an episode ({error!r})") from None
-    return shown
-
-
-def _dialogue(rank: str, episode: Mapping, is_open: bool) -> Html:
-    facts = [f"score {number(episode['score'])}", "success" if episode["success"] else "no success",
-             f"stop: {episode['stop'].replace('_', ' ')}", _count(len(episode["turns"]), "turn"),
-             f"return {number(sum(_float(turn['reward']) for turn in episode['turns']))}", f"task {episode['task']}"]
-    facts += [f"user: {episode['user']}"] if "user" in episode else []
-    bubbles = [_bubble(name, str(episode[name]), kind) for name, kind in (("system", "system"), ("opening", "user"))
-               if episode.get(name)]
-    for number_, turn in enumerate(episode["turns"][:TURN_LIMIT], start=1):
-        chips = [f"turn {number_}", f"reward {_float(turn['reward']):+.3g}"]
-        chips += ["could not be parsed"] * bool(turn.get("parse_failed"))
-        act = json.dumps(turn.get("act"), ensure_ascii=False)
-        bubbles.append(_bubble("agent", turn["agent"], "agent", chips, title=act))
-        if turn["reply"]:
-            who = "environment" if turn["spoke"] == "none" else turn["spoke"]
-            bubbles.append(_bubble(who, turn["reply"], "user", ["leaked"] * bool(turn.get("leaked"))))
-    if len(episode["turns"]) > TURN_LIMIT:
-        bubbles.append(_note(f"{len(episode['turns']) - TURN_LIMIT} more turns are in the file."))
-    chat = tag("div", *bubbles, class_="chat")
-    return _folded(f"{rank}: {facts[0]} ", chat, small=" · ".join(facts[1:]), is_open=is_open)
-
-
-def _bubble(who: str, text: str, kind: str, chips: Sequence[str] = (), **attributes: str) -> Html:
-    cut = f"\n[{len(text) - TEXT_LIMIT} more characters]" if len(text) > TEXT_LIMIT else ""
-    return tag("div", tag("small", who, *(tag("span", chip, class_="chip") for chip in chips)),
-               tag("p", text[:TEXT_LIMIT] + cut), class_=f"bubble {kind}", **attributes)
 
 
 # Reading and small pieces
@@ -286,11 +231,6 @@ def _bubble(who: str, text: str, kind: str, chips: Sequence[str] = (), **attribu
 def _steps(path: Path) -> list[dict]:
     return curves.read_steps(path) if path.is_file() else []
 
-
-def _numbered(folder: Path, ending: str, read: Any) -> list:
-    """What `read` makes of the files <number>.<ending>, in order of their numbers; none where there is no folder."""
-    found = {int(path.stem): path for path in folder.glob(f"*.{ending}") if path.stem.isascii() and path.stem.isdigit()}
-    return [read(found[key]) for key in sorted(found)]
 
 
 def _read_json(path: Path) -> Any:
@@ -302,30 +242,10 @@ def _read_json(path: Path) -> Any:
 
 def _json_file(path: Path) -> Html:
     if not path.is_file():
-        return _note(f"{path.name} is missing.")
-    return _folded(path.name, tag("pre", json.dumps(_read_json(path), indent=1, ensure_ascii=False)))
+        return note(f"{path.name} is missing.")
+    return folded(path.name, tag("pre", json.dumps(_read_json(path), indent=1, ensure_ascii=False)))
 
-
-def _float(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan
-
-
-def _note(text: str) -> Html:
-    return tag("p", text, class_="dim") if text else Html("")
-
-
-def _count(number_of: int, what: str) -> str:
-    return f"{number_of} {what}{'s' * (number_of != 1)}"
 
 
 def _grid(shown: Sequence[Chart]) -> Html:
     return tag("div", *(card(chart) for chart in shown), class_="cards")
-
-
-def _folded(title: str, content: Html, small: str = "", is_open: bool = False) -> Html:
-    return tag("details", tag("summary", title, " ", tag("small", small)), content, **({"open": ""} if is_open else {}))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
-    return tag("div", tag("table", tag("tr", *(tag("th", cell) for cell in head)),
-                          *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)), class_="wide")

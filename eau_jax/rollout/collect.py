@@ -6,7 +6,7 @@ from typing import Any, Callable, Coroutine, Iterable, Sequence, TypeVar
 
 import numpy as np
 
-from eau_jax.core.types import Episode, StopReason
+from eau_jax.core.types import Episode, HeldOutTask, StopReason
 from eau_jax.rollout.agent import Agent
 from eau_jax.rollout.episode import Budgets, Pinned, run_episode
 from eau_jax.rollout.seeds import episode_seed, group_seed
@@ -23,8 +23,8 @@ def _silent(done: int, total: int) -> None:
 
 async def collect(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned, budgets: Budgets, *,
                   indices: Sequence[int], group_size: int, run_seed: int, step: int, retries: int = 1,
-                  concurrency: int = 4096, progress: Callable[[int, int], None] = _silent
-                  ) -> tuple[Groups, dict[str, float]]:
+                  concurrency: int = 4096, held_out: bool = False,
+                  progress: Callable[[int, int], None] = _silent) -> tuple[Groups, dict[str, float]]:
     """P x G episodes of the tasks `indices`, concurrently.
 
     An episode that fails outside the agent's control is played again with the same seeds, up to `retries` times, so
@@ -33,6 +33,7 @@ async def collect(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned
     Args:
       indices: [P] rows of the simulator's task table; a row may occur once.
       concurrency: the most episodes that are open at a time.
+      held_out: the episodes are an evaluation's; others refuse its tasks.
       progress: called with (episodes done, episodes in all) after each.
 
     Returns:
@@ -40,6 +41,8 @@ async def collect(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned
     """
     if len(set(indices)) != len(indices):
         raise ValueError(f"a task occurs twice in one batch: {sorted(indices)}; its two groups would be the same")
+    if not held_out and any(isinstance(simulator.tasks[index], HeldOutTask) for index in indices):
+        raise ValueError("a rollout for training was given tasks of an evaluation; give it training tasks")
     places, retried, done = asyncio.Semaphore(concurrency), 0, 0
     total = len(indices) * group_size
 

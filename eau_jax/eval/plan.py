@@ -1,0 +1,105 @@
+"""What an evaluation is: benchmarks, a player, a user. Fixed before the first episode and recorded with its results."""
+
+import dataclasses
+import hashlib
+import json
+from typing import Annotated, Any, Callable, Mapping
+
+import tyro
+
+from eau_jax.core import knobs as knob
+from eau_jax.core.part import Env, User
+from eau_jax.core.types import HeldOutTask, Task
+from eau_jax.eval.players import Player
+from eau_jax.rollout.episode import Pinned
+from eau_jax.users.rules import compile_rules
+from eau_jax.users.symbolic import symbolic
+
+Part = Annotated[Any, tyro.conf.Fixed]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """One benchmark: its own rules, limits and tasks, whatever a training run changed."""
+
+    name: str
+    env: Env
+    tasks: Callable[[], tuple[Task, ...]]
+    version: str                                  # of the tasks: upstream's name and commit, or of our generator
+    split: str = "test"
+    basis: str = "score"                          # what the score is made of
+    files: tuple[str, ...] = ()                   # hashed into the record
+    knobs: Mapping[str, float] = dataclasses.field(default_factory=dict)  # limits and rewards where they differ, "env." paths
+    rules: str = ""                               # TOML of the user's rules; empty: the environment's own
+    averaged: bool = True                         # counts in the averages over benchmarks
+
+    def pinned(self, user: User) -> Pinned:
+        """Knobs and rules of every episode.
+
+        Raises:
+          KnobError: for an unknown knob or a value out of range; RuleError: for broken rules.
+        """
+        tree = knob.patch({"env": self.env.knobs, "user": user.knobs}, self.knobs)
+        return Pinned(tree | {"rl": {}}, compile_rules(self.rules or self.env.rules, self.env.features), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """An evaluation. Its folder is <root>/sealed/eval/<name>."""
+
+    name: str
+    benches: Part
+    """tuple of Bench"""
+    player: Part
+    """() -> Player; made when the evaluation begins"""
+    user: Part = symbolic
+    """who the player talks with"""
+    judge: Part = None
+    """a chat client that reads the player's messages where words alone do not decide; None: words decide"""
+    root: str = "runs"
+    """folder of all runs"""
+    repeats: int = 1
+    """episodes per task"""
+    seed: int = 0
+    """decides every draw"""
+    limit: int = 0
+    """the first so many tasks of each benchmark only; 0: all"""
+    concurrency: int = 64
+    """episodes open at a time"""
+    retries: int = 2
+    """further tries of an episode that failed for reasons outside the agent's control"""
+
+    def __post_init__(self):
+        for name, least in (("repeats", 1), ("limit", 0), ("concurrency", 1), ("retries", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} = {getattr(self, name)} is out of range; allowed: {least} or more")
+        if not self.name or "/" in self.name or self.name in (".", ".."):
+            raise ValueError(f"name = {self.name!r} cannot be a folder; allowed: any other plain folder name")
+        names = [bench.name for bench in self.benches]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"benches are named {names}; give at least one, each with a name of its own")
+
+
+def held_out(bench: Bench, limit: int) -> tuple[HeldOutTask, ...]:
+    """The benchmark's tasks, marked so that nothing trains on them."""
+    tasks = bench.tasks()
+    return tuple(HeldOutTask(task.id, task.env, task.data) for task in (tasks[:limit] if limit else tasks))
+
+
+def digest(tasks: tuple[Task, ...]) -> str:
+    """SHA-256 of the tasks' content: two evaluations of one digest looked at the same test."""
+    text = json.dumps([[task.env, task.id, task.data] for task in tasks], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def made(plan: Plan) -> Player:
+    """The plan's player.
+
+    Raises:
+      ValueError: when `player` does not make one.
+    """
+    player = plan.player()
+    if not isinstance(player, Player):
+        raise ValueError(f"plan.player() gave {type(player).__name__}; it must give a Player, such as "
+                         f"eau_jax.eval.players.scripted('expert')")
+    return player

@@ -1,0 +1,194 @@
+"""Plays a plan: every task of every benchmark, resumable, each episode one line; then one record of what came out.
+
+    <root>/sealed/eval/<name>/   plan.json  episodes.jsonl  record.json
+    <root>/sealed/looks.jsonl    who looked at which test, when, and whether it was a second look
+"""
+
+import asyncio
+import datetime
+import importlib.metadata
+import json
+import zlib
+from pathlib import Path
+from typing import Any, Callable, Mapping
+
+import numpy as np
+
+from eau_jax.core import knobs as knob
+from eau_jax.core.records import RunFolder, plain, read_lines
+from eau_jax.eval import numbers
+from eau_jax.eval.files import sha256
+from eau_jax.eval.plan import Bench, Plan, digest, held_out, made
+from eau_jax.eval.players import Played, Player
+from eau_jax.rollout.collect import run, to_record
+from eau_jax.rollout.seeds import episode_seed, group_seed
+from eau_jax.rollout.simulator import Simulator, simulator
+
+EVALUATION_SEED = 1_000_003  # evaluations draw from seeds of their own
+
+
+class SecondLookError(ValueError):
+    """The same player has been scored on the same test before."""
+
+
+def evaluate(plan: Plan, *, again: bool = False, progress: Callable[[str, int, int], None] = lambda *_: None) -> Path:
+    """Plays what is not played yet and writes the record.
+
+    Args:
+      again: allows a second look at a test, and records that it was one.
+      progress: called with (benchmark, episodes done, episodes in all).
+
+    Returns:
+      The folder of the evaluation.
+
+    Raises:
+      SecondLookError: when this player's score on this test is known already.
+      ValueError: when the folder holds another plan, or the plan cannot be played.
+    """
+    player = made(plan)
+    sealed = Path(plan.root) / "sealed"
+    with RunFolder(sealed / "eval" / plan.name) as folder:
+        worlds = {bench.name: simulator(bench.env, plan.user, held_out(bench, plan.limit), plan.judge)
+                  for bench in plan.benches}
+        described = describe(plan, player, worlds)
+        _begin(folder, described)
+        second = _look(sealed, plan, player, worlds, again)
+        for bench in plan.benches:
+            _play_bench(plan, bench, player, worlds[bench.name], folder, progress)
+        lines = list(read_lines(folder.path / "episodes.jsonl"))
+        record = described | summarise(plan, lines) | {"second_look": second}
+        folder.write("record.json", json.dumps(plain(record), indent=1) + "\n")
+        return folder.path
+
+
+def describe(plan: Plan, player: Player, worlds: Mapping[str, Simulator]) -> dict[str, Any]:
+    """Everything that the results depend on, as JSON values."""
+    benches = {bench.name: {
+        "env": bench.env.name, "version": bench.version, "split": bench.split, "basis": bench.basis,
+        "tasks": len(worlds[bench.name].tasks), "tasks_sha256": digest(worlds[bench.name].tasks),
+        "files_sha256": {Path(file).name: sha256(file) for file in bench.files}, "averaged": bench.averaged,
+        "knobs": knob.values(bench.pinned(plan.user).knobs), "rules_sha256": sha256(bench.rules or bench.env.rules, text=True),
+    } for bench in plan.benches}
+    judge = None if plan.judge is None else getattr(plan.judge, "model", type(plan.judge).__name__)
+    return {"name": plan.name, "player": player.name, "identity": dict(player.identity), "user": plan.user.name,
+            "judge": judge, "repeats": plan.repeats, "seed": plan.seed, "limit": plan.limit, "knob_generation": 0,
+            "eau_jax": importlib.metadata.version("eau-jax"), "benches": benches}
+
+
+def _begin(folder: RunFolder, described: Mapping[str, Any]) -> None:
+    """Writes the plan before the first episode, or checks that the folder's plan is this one."""
+    stored, text = folder.path / "plan.json", json.dumps(plain(described), indent=1) + "\n"
+    if stored.exists() and stored.read_text(encoding="utf-8") != text:
+        before, now = json.loads(stored.read_text(encoding="utf-8")), json.loads(text)
+        differing = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        raise ValueError(f"{folder.path} holds an evaluation with another {differing[0]}; choose another --name")
+    folder.write("plan.json", text)
+
+
+def _look(sealed: Path, plan: Plan, player: Player, worlds: Mapping[str, Simulator], again: bool) -> bool:
+    """Whether this is a second look at one of the tests; refused unless asked for. Going on with one is none."""
+    who = str(player.identity.get("run", player.name))
+    second = False
+    with RunFolder(sealed) as folder:
+        known = list(read_lines(sealed / "looks.jsonl")) if (sealed / "looks.jsonl").exists() else []
+        mine = [line for line in known if line["who"] == who]
+        new = []
+        for name, world in worlds.items():
+            test = digest(world.tasks)
+            earlier = [line for line in mine if line["test"] == test]
+            if any(line["plan"] == plan.name for line in earlier):
+                second |= next(line["second"] for line in earlier if line["plan"] == plan.name)
+                continue
+            if earlier and not again:
+                raise SecondLookError(f"{who} was scored on the test of {name!r} before, in {earlier[0]['plan']!r} at "
+                                      f"{earlier[0]['time']}; a choice made after looking at a test flatters it. Use the "
+                                      f"first result, or look again with --again, which is recorded")
+            second |= bool(earlier)
+            new.append({"who": who, "bench": name, "test": test, "plan": plan.name, "second": bool(earlier),
+                        "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
+        for line in new:
+            folder.append("looks.jsonl", line)
+    return second
+
+
+def _play_bench(plan: Plan, bench: Bench, player: Player, world: Simulator, folder: RunFolder,
+                progress: Callable[[str, int, int], None]) -> None:
+    """Plays the episodes of one benchmark that have no usable line yet."""
+    file = folder.path / "episodes.jsonl"
+    lines = list(read_lines(file)) if file.exists() else []
+    done = {(line["bench"], line["row"], line["repeat"]) for line in lines if line["usable"]}
+    todo = [(row, repeat) for row in range(len(world.tasks)) for repeat in range(plan.repeats)
+            if (bench.name, row, repeat) not in done]
+    total, pinned = len(world.tasks) * plan.repeats, bench.pinned(plan.user)
+    finished, places = total - len(todo), asyncio.Semaphore(plan.concurrency)
+
+    async def one(row: int, repeat: int) -> None:
+        nonlocal finished
+        async with places:
+            played = await _try(plan, bench, player, world, pinned, row, repeat)
+        folder.append("episodes.jsonl", line_of(bench.name, row, repeat, played))
+        finished += 1
+        progress(bench.name, finished, total)
+
+    async def every() -> None:
+        async with asyncio.TaskGroup() as group:
+            for row, repeat in todo:
+                group.create_task(one(row, repeat))
+
+    try:
+        run(every())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _try(plan: Plan, bench: Bench, player: Player, world: Simulator, pinned: Any, row: int, repeat: int) -> Played:
+    """One episode, played again with the same seeds where it failed outside the agent's control."""
+    seed = plan.seed + EVALUATION_SEED + zlib.crc32(bench.name.encode())
+    for attempt in range(plan.retries + 1):
+        played = await player.play(world, pinned, index=row, seed=episode_seed(seed, 0, row, repeat),
+                                   group=group_seed(seed, repeat, row), session=f"{bench.name}/{row}/{repeat}/{attempt}")
+        if played.episode.stop.usable:
+            break
+    return played
+
+
+def line_of(bench: str, row: int, repeat: int, played: Played) -> dict[str, Any]:
+    """One line of episodes.jsonl."""
+    episode = played.episode
+    rewards = [turn.reward for turn in episode.turns]
+    return {"bench": bench, "row": row, "repeat": repeat, "usable": episode.stop.usable, "trials": played.trials,
+            "notes": list(played.notes), "effective_turns": numbers.effective_turns(rewards),
+            "time_weighted": numbers.time_weighted(rewards)} | to_record(episode)
+
+
+def summarise(plan: Plan, lines: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """{"results": by benchmark, "averages": of score and metric over the benchmarks that count}."""
+    results = {bench.name: _result([line for line in lines if line["bench"] == bench.name], plan.repeats)
+               for bench in plan.benches}
+    counted = [bench.name for bench in plan.benches if bench.averaged and results[bench.name]["tasks"]]
+    counts = {name: results[name]["tasks"] for name in counted}
+    return {"results": results, "averages": {
+        what: numbers.averages({name: results[name][what]["mean"] for name in counted}, counts)
+        for what in ("score", "metric", "success")}}
+
+
+def _result(lines: list[Mapping[str, Any]], repeats: int) -> dict[str, Any]:
+    """Statistics of one benchmark. The last line of an episode counts: an earlier one of it failed outside the agent."""
+    last = {(line["row"], line["repeat"]): line for line in lines}
+    usable = [line for line in last.values() if line["usable"]]
+    by_task: dict[int, list[Mapping[str, Any]]] = {}
+    for line in usable:
+        by_task.setdefault(line["row"], []).append(line)
+    mean = lambda name: float(np.mean([float(line[name]) for line in usable])) if usable else float("nan")
+    out: dict[str, Any] = {"tasks": len(by_task), "episodes": len(usable), "infra_errors": len(last) - len(usable)}
+    for what in ("score", "metric", "success"):
+        values = [float(np.mean([float(line[what]) for line in group])) for group in by_task.values()]
+        out[what] = numbers.bootstrap(values)._asdict() | {"standard_error": numbers.standard_error(values)}
+    successes, trials = [sum(map(lambda line: bool(line["success"]), group)) for group in by_task.values()], \
+        [len(group) for group in by_task.values()]
+    out["pass^k"] = {str(k): numbers.pass_hat(successes, trials, k) for k in range(1, repeats + 1)}
+    out["best_of_k"] = float(np.mean([max(float(line["metric"]) for line in group) for group in by_task.values()])) \
+        if by_task else float("nan")
+    turns = [len(line["turns"]) for line in usable]
+    return out | {"turns": float(np.mean(turns)) if turns else float("nan"), "return": mean("return"),
+                  "effective_turns": mean("effective_turns"), "time_weighted": mean("time_weighted"), "trials": mean("trials")}
