@@ -209,7 +209,10 @@ def bars(groups: Mapping[str, Mapping[str, Sequence[float]]], what: str, path: P
         axes.bar(at, mean, 0.9 * width, color=COLOURS[index % len(COLOURS)], label=_plain(label))
         axes.errorbar(at, mean, np.nan_to_num(np.stack([mean - low, high - mean])).clip(0), fmt="none", ecolor="#333333", capsize=3)
     _finish(axes, what, "mean and 95 % interval over tasks", legend=len(groups) > 1)
-    axes.set_xticks(range(len(places)), [_plain(place) for place in places], rotation=20)
+    axes.set_xlabel("")
+    axes.set_xticks(range(len(places)), [_plain(place) for place in places], rotation=15)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.15 * (high - low) * (len(groups) > 1))  # room for the legend
     return save(figure, Path(path))
 
 
