@@ -166,9 +166,9 @@ def observe(table: Table, knobs: Knobs, state: State, act: Act) -> Array:
     values = dict(
         ask=asked > 0, no_such=seen.no_such, vague=code == Do.VAGUE, chat=code == Do.CHAT,
         search=(code == Do.SEARCH) | (code == Do.SEARCH_BAD), pick=code == Do.PICK, unusable=seen.unusable,
-        malformed=code == Do.MALFORMED, asked=asked, excess=jnp.maximum(asked - knobs.ask_cap, 0), fresh=count(seen.fresh),
-        known=count(seen.known), turn=state.turn + 1, remaining=count(seen.remaining), off_topic_run=seen.off_topic, due=due,
-        invalid=seen.invalid, patience=knobs.patience - seen.useless)
+        malformed=code == Do.MALFORMED, asked=asked, excess=jnp.maximum(asked - knobs.ask_cap, 0),
+        fresh=count(seen.fresh), known=count(seen.known), turn=state.turn + 1, remaining=count(seen.remaining),
+        off_topic_run=seen.off_topic, due=due, invalid=seen.invalid, patience=knobs.patience - seen.useless)
     return jnp.stack([jnp.asarray(values[name], jnp.int32) for name in FEATURES])
 
 
@@ -196,7 +196,8 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, elicited=state.elicited | told | offered,
                 dropped=state.dropped | gone & ~state.elicited, searched=state.searched | jnp.where(seen.found, seen.bit, 0),
                 searches=seen.searches, picked=picked, chosen=seen.chosen, best=best,
-                off_topic=jnp.where((told | offered) != 0, 0, seen.off_topic), invalid=seen.invalid, useless=seen.useless)
+                off_topic=jnp.where((told | offered) != 0, 0, seen.off_topic), invalid=seen.invalid,
+                useless=seen.useless)
     said = _say(knobs, seen, act, reply, told, offered)
     shown = jnp.where(said == Say.OPTIONS, seen.bit << PREFERENCES, 0)
     left = jax.lax.population_count(seen.wanted & ~state.picked)
@@ -240,7 +241,8 @@ def _look(table: Table, knobs: Knobs, state: State, act: Act) -> _Seen:
                  no_such=(code == Do.ASK_NONE) | ((code == Do.ASK) & (asked == 0)), bit=bit, searches=searches, down=down,
                  found=right & ~again, again=again, blocked=blocked, choice=choice, chosen=chosen,
                  off_topic=state.off_topic + (talk & (fresh == 0)),
-                 unusable=(code == Do.PICK_MANY) | (code == Do.PICK_BAD_ID), repeat=repeat, invalid=state.invalid + (code == Do.MALFORMED), useless=state.useless + useless)
+                 unusable=(code == Do.PICK_MANY) | (code == Do.PICK_BAD_ID), repeat=repeat,
+                 invalid=state.invalid + (code == Do.MALFORMED), useless=state.useless + useless)
 
 
 def _say(knobs: Knobs, seen: _Seen, act: Act, reply: Array, told: Array, offered: Array) -> Array:

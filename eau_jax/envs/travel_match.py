@@ -19,7 +19,9 @@ _NAMES = {"flight": "flight flights fly flying plane airline", "hotel": "hotel h
           "rental_car": "car cars vehicle"}
 _ASPECT_OF = {word: aspect for aspect, names in _NAMES.items() for word in names.split()}
 _ASPECT_STEMS = frozenset(stem for word in (*_ASPECT_OF, "rental", "trip", "travel", "option") for stem in words.stems(word))
-_INQUIRING_STEMS = frozenset(stem for word in words.INQUIRING for stem in words.stems(word))
+_GENERAL_STEMS = frozenset(stem for word in (*words.INQUIRING, "wishes", "special", "important", "care")
+                           for stem in words.stems(word))
+_REQUESTS = frozenset("tell describe specify explain clarify elaborate share say what which how when where".split())
 _SENTENCE = re.compile(r"[?!.;\n]+")
 _WORD = re.compile(r"[a-z0-9]+")
 _MONTH_OF = {short: number for number, name in enumerate(MONTHS, 1) for short in (name.lower(), name[:3].lower())}
@@ -46,12 +48,12 @@ def asked(task: Task, content: str) -> int:
 
 def inquires(content: str) -> bool:
     """Whether a message asks the user for anything at all."""
-    return "?" in content or words.inquires(content)
+    return "?" in content or bool(_REQUESTS & set(_WORD.findall(_plain(content))))
 
 
 def concrete(content: str) -> bool:
     """Whether a message names something beyond aspects and general words."""
-    return bool(set(words.stems(content)) - _ASPECT_STEMS - _INQUIRING_STEMS)
+    return bool(set(words.stems(content)) - _ASPECT_STEMS - _GENERAL_STEMS)
 
 
 def searched(task: Task, content: str) -> str | None:

@@ -188,20 +188,20 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _aspect(name: str, arguments: dict[str, str], rng: np.random.Generator) -> dict[str, Any]:
-    """Two correct options, two that lack one wish, and one without any; each offers one thing more than is wished for."""
+    """Two correct options, three that lack one wish, and one that has none; an offer beyond the wishes tells nothing."""
     things = [list(WISHES[name])[k] for k in rng.permutation(4)]
     wished, rest = things[:(count := int(rng.integers(1, 3)))], things[count:]
     offers = [wished + [rest[k]] for k in rng.permutation(len(rest))[:2]]
-    for _ in range(2):
+    for _ in range(3):
         lacking = int(rng.integers(count))
         offers.append([x for k, x in enumerate(wished) if k != lacking] + [rest[k] for k in rng.permutation(len(rest))[:2]])
     offers.append(list(rest[:2]))
-    costs = [int(cost) for cost in 10 * (3 + rng.permutation(7)[:5])]
-    ids = [f"{LETTERS[ASPECTS.index(name)]}{k + 1}" for k in rng.permutation(5)]
+    costs = [int(cost) for cost in 10 * (3 + rng.permutation(7)[:6])]
+    ids = [f"{LETTERS[ASPECTS.index(name)]}{k + 1}" for k in rng.permutation(6)]
     options = [{"id": ids[k], "cost": costs[k], "amenities": [offers[k][j] for j in rng.permutation(len(offers[k]))]}
-               for k in range(5)]
+               for k in range(6)]
     best = min(options[:2], key=lambda option: option["cost"])
     return {
         "preferences": [[name, wish, f"The {NOUNS[name]} must have {wish}.", WISHES[name][wish]] for wish in wished],
-        "arguments": arguments, "options": {"correct": options[:2], "wrong": options[2:4], "noise": options[4:]},
+        "arguments": arguments, "options": {"correct": options[:2], "wrong": options[2:5], "noise": options[5:]},
         "correct_ids": [option["id"] for option in options[:2]], "best_id": best["id"]}

@@ -213,7 +213,7 @@ def _search(aspect: str) -> Act:
 
 
 def _pick(task: Task, content: str) -> Act:
-    """Upstream wants the bare id; one id among other words is read too."""
+    """One id, also among other words. Upstream wants bare ids, and takes several of them as one answer for each."""
     ids = list(dict.fromkeys(_ID.findall(content)))
     if len(ids) != 1:
         return message.act(Kind.ANSWER, Do.PICK_MANY if ids else Do.PICK_BAD_ID)
