@@ -11,6 +11,7 @@ from worlds import draw_acts
 
 CODES = Do
 MOVED = {"tol": 10.0}   # knobs for which an end of the range cannot show, and what to move them to instead
+TELLS = False           # its replies disclose by their codes, not by slots
 FLOOR = 0.05            # what an agent may score that does not try
 
 
