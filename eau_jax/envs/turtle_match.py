@@ -6,8 +6,6 @@ the share of its words that the hidden story or a statement holds; a rival among
 """
 
 import functools
-import re
-import zlib
 from typing import NamedTuple
 
 from eau_jax.core.types import Task
@@ -17,7 +15,6 @@ LEVELS = 63              # a share is carried as a whole number of 1/LEVELS
 BITS = 6                 # of a level in `Act.mask`
 LENGTH = 3               # of a story: this many times as many words as the hidden story and its statements are read
 SURFACE_WEIGHT = 0.25    # of a word that the surface has already
-FINGERPRINTS = 1 << 24   # whole numbers that f32 holds exactly
 # Words that statements and questions are framed with; they tell nothing of a story.
 _FRAME = frozenset(stems(
     "story stories reveal reveals include includes explain explains mention mentions clarify clarifies convey conveys "
@@ -25,10 +22,6 @@ _FRAME = frozenset(stems(
     "protagonist narrator character explained explanation fact actually because happen happened true really someone "
     "somebody person people thing question yes maybe correct right wrong think guess answer out into up during near "
     "only even different original"))
-_NEGATION = re.compile(r"\b(?:not|never|no|\w+n't|\w+n’t)\b", re.IGNORECASE)
-_OPEN = re.compile(r"^\W*(?:so|and|but|then|ok|okay|please|tell me|well)?\W*(?:what|who|whom|whose|where|when|why|how|"
-                   r"which|describe|explain|list|tell)\b", re.IGNORECASE)
-_SENTENCE = re.compile(r"(?<=[?!.;\n])\s+")
 
 
 class Lexicon(NamedTuple):
@@ -57,22 +50,6 @@ def truth(task: Task, question: str) -> float | None:
     if any(words & rivals for rivals in lexicon.rivals):
         return 0.0
     return len(words & lexicon.hidden) / len(words)
-
-
-def negated(question: str) -> bool:
-    """Whether the question denies what it asks about."""
-    return len(_NEGATION.findall(question)) % 2 == 1
-
-
-def is_open(question: str) -> bool:
-    """Whether its last sentence asks for more than yes or no."""
-    sentences = [sentence for sentence in _SENTENCE.split(question) if sentence.strip()]
-    return bool(sentences) and _OPEN.match(sentences[-1]) is not None
-
-
-def fingerprint(text: str) -> float:
-    """A number of the text's words, the same for the same words; exact in f32."""
-    return float(zlib.crc32(" ".join(stems(text)).encode("utf-8", "replace")) % FINGERPRINTS)
 
 
 def pack(shares: tuple[int, ...]) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from eau_jax.core.part import Act, Kind, Question, TimeStep
 from eau_jax.core.types import Task
-from eau_jax.envs import message
+from eau_jax.envs import message, yes_no
 from eau_jax.envs import turtle_match as match
 from eau_jax.envs.turtle_tasks import EVENTS, PARTS
 
@@ -83,10 +83,10 @@ def parse(task: Task, text: str, state: Any) -> Act:
         return message.act(kind, Do.NOT_OFFERED)
     if kind is Kind.ANSWER:
         return _story(content, match.levels(task, content))
-    truth = None if match.is_open(content) else match.truth(task, content)
+    truth = None if yes_no.is_open(content) else match.truth(task, content)
     if truth is None:
-        return message.act(kind, Do.OPEN, values=(0, 0, 0, match.fingerprint(content)))
-    return _ask(content, truth, match.negated(content))
+        return message.act(kind, Do.OPEN, values=(0, 0, 0, yes_no.fingerprint(content)))
+    return _ask(content, truth, yes_no.negated(content))
 
 
 def question(task: Task, text: str, state: Any) -> Question | None:
@@ -148,14 +148,14 @@ def expert(task: Task, state: Any, rng: np.random.Generator) -> str:
 def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
     """A mediocre agent: asks at random, asks openly, guesses whole stories, forgets what it was told, gives up."""
     draw = rng.random()
-    if draw < 0.10:
+    if draw < 0.12:
         return "[finish]"
-    if draw < 0.18:
+    if draw < 0.30:
         return f"[action] {_pick(('What happened?', 'Who did it?', 'Tell me more.'), rng)}"
     told = _slots(task, int(state.told))
-    guesses = [_statements(task)[slot] if slot in told and rng.random() < 0.8 else _guess(task, slot, rng)
+    guesses = [_statements(task)[slot] if slot in told and rng.random() < 0.6 else _guess(task, slot, rng)
                for slot in range(len(_statements(task)))]
-    if draw < 0.55:
+    if draw < 0.68:
         return f"[action] {_asked(_pick(tuple(guesses), rng))}"
     return f"[answer] {' '.join(guesses)}"
 
@@ -185,7 +185,7 @@ def _guess(task: Task, slot: int, rng: np.random.Generator) -> str:
     options = _options(task, slot)
     if options:
         return _pick(tuple(options), rng)
-    return " ".join(word for word in _statements(task)[slot].split() if rng.random() < 0.5) + "."
+    return " ".join(word for word in _statements(task)[slot].split() if rng.random() < 0.3) + "."
 
 
 def _asked(statement: str) -> str:
@@ -194,11 +194,11 @@ def _asked(statement: str) -> str:
 
 
 def _story(content: str, levels: tuple[int, ...]) -> Act:
-    return message.act(Kind.ANSWER, Do.STORY, match.pack(levels), (0, 0, 0, match.fingerprint(content)))
+    return message.act(Kind.ANSWER, Do.STORY, match.pack(levels), (0, 0, 0, yes_no.fingerprint(content)))
 
 
 def _ask(content: str, truth: float, negated: bool) -> Act:
-    act = message.act(Kind.ACTION, Do.ASK, values=(truth, 0, 0, match.fingerprint(content)))
+    act = message.act(Kind.ACTION, Do.ASK, values=(truth, 0, 0, yes_no.fingerprint(content)))
     return act.replace(flags=np.int32(negated))
 
 
@@ -210,7 +210,7 @@ def _read_story(content: str, answer: str, count: int) -> Act | None:
 
 
 def _read_truth(content: str, answer: str) -> Act | None:
-    truth = _TRUTH.get(answer.strip().rstrip(".!").lower())
+    truth = _TRUTH.get(yes_no.judged(answer))
     return None if truth is None else _ask(content, truth, False)
 
 

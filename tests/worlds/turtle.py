@@ -6,8 +6,9 @@ from eau_jax.core.part import Kind
 from eau_jax.envs import turtle_tasks as generator
 from eau_jax.envs.message import act
 from eau_jax.envs.turtle import turtle as env
-from eau_jax.envs.turtle_match import LEVELS, fingerprint, pack
+from eau_jax.envs.turtle_match import LEVELS, pack
 from eau_jax.envs.turtle_text import Do
+from eau_jax.envs.yes_no import fingerprint
 from worlds import draw_acts
 
 CODES = Do

@@ -1,0 +1,87 @@
+"""Telepathy tasks: the upstream record, a generator of small ones, and a loader of upstream files.
+
+A record is {`id`, `title` (what the user thinks of), `description` (what the agent is told), `goal`, `target_entity`
+("title - gloss"), `category`}. The generator thinks of things with a size, a colour and a material, names two of these
+or one and the sort of thing, and leaves two for the agent to find out.
+"""
+
+import hashlib
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Mapping
+
+import numpy as np
+
+from eau_jax.core.types import Task
+from eau_jax.envs import file
+
+BESIDE = "all_entities_refined.json"
+TEST_SHARE = 5             # one title in this many is held out
+PATIENCE = 3000            # draws in a row without a new task after which there are taken to be no more
+
+OPTIONS = {
+    "size": ("small", "big"),
+    "colour": ("red", "blue", "green", "white"),
+    "material": ("wood", "metal", "glass", "stone"),
+}
+THINGS = {   # sort -> things of this sort
+    "tool": ("hammer", "saw", "axe"),
+    "toy": ("doll", "ball", "kite"),
+    "vessel": ("cup", "bowl", "jug"),
+    "furniture": ("chair", "table", "bed"),
+    "ornament": ("ring", "vase", "mask"),
+    "vehicle": ("car", "boat", "bike"),
+}
+PARTS = (*OPTIONS, "thing")
+HIDDEN = tuple(combinations(PARTS, 2))
+
+
+def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
+    """`count` different tasks of "train" or "test". The split is decided by a hash of the title, so no thing is in both.
+
+    Raises:
+      ValueError: for an unknown split, or a count that is not positive or more than there are.
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
+    if count < 1:
+        raise ValueError(f"count {count}; allowed: 1 or more tasks")
+    rng, tasks, misses = np.random.default_rng(seed), {}, 0
+    while misses < PATIENCE:
+        record, misses = _record(rng), misses + 1
+        digest = hashlib.sha256(record["title"].encode()).hexdigest()[:8]
+        if record["id"] in tasks or (int(digest, 16) % TEST_SHARE == 0) != (split == "test"):
+            continue
+        tasks[record["id"]], misses = Task(id=record["id"], env="telepathy", data=record), 0
+        if len(tasks) == count:
+            return tuple(tasks.values())
+    raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
+
+
+def load(path: str | Path) -> tuple[Task, ...]:
+    """Tasks of an upstream `.json` or `.parquet` file; the latter needs upstream's JSON file beside it.
+
+    Raises:
+      ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
+    """
+    records = file.read(path, check, BESIDE, key="title", field="title")
+    return tuple(Task(id=record["id"], env="telepathy", data=record) for record in records)
+
+
+def check(record: Mapping[str, Any]) -> None:
+    """Raises ValueError("field: expected ..., found ...") unless `record` is a telepathy task."""
+    for name in ("id", "title", "description", "target_entity", "category"):
+        file.text_field(record, name)
+
+
+def _record(rng: np.random.Generator) -> dict[str, Any]:
+    sort = list(THINGS)[rng.integers(len(THINGS))]
+    parts = {name: options[rng.integers(len(options))] for name, options in (*OPTIONS.items(), ("thing", THINGS[sort]))}
+    hidden = HIDDEN[rng.integers(len(HIDDEN))]
+    title = " ".join(parts.values())
+    named = " ".join({**parts, "thing": sort if "thing" in hidden else parts["thing"]}[name]
+                     for name in PARTS if name == "thing" or name not in hidden)
+    description = f"I think of a {named}."
+    digest = hashlib.sha256(f"{title} {description}".encode()).hexdigest()[:8]
+    return {"id": f"telepathy-{sort}-{digest}", "title": title, "description": description,
+            "goal": f"Guess the {sort} I think of.", "target_entity": f"{title} - a {sort}", "category": sort}

@@ -1,0 +1,48 @@
+"""Telepathy, for the tests that every environment has to pass."""
+
+import numpy as np
+
+from eau_jax.core.part import Kind
+from eau_jax.envs import telepathy_tasks as generator
+from eau_jax.envs.message import act
+from eau_jax.envs.telepathy import telepathy as env
+from eau_jax.envs.telepathy_match import ATTRIBUTES, INDEX, MAYBE, YES
+from eau_jax.envs.telepathy_text import Do
+from eau_jax.envs.yes_no import fingerprint
+from worlds import draw_acts
+
+CODES = Do
+MOVED = {}
+FLOOR = 0.02   # naming everything at once, or nothing, finds out nothing
+
+
+def random_acts(tasks, shape, rng):
+    """Questions about any attribute, some negated; a guess is right now and then."""
+    acts = draw_acts(Do, Do.ASK, shape, rng)
+    acts = acts.replace(mask=np.zeros(shape, np.int32), flags=(rng.random(shape) < 0.2).astype(np.int32))
+    acts.values[..., 0] = np.where(acts.code == Do.ASK, rng.integers(0, len(ATTRIBUTES), shape), acts.values[..., 0])
+    acts.values[..., 0] = np.where(acts.code == Do.GUESS, rng.random(shape) < 0.3, acts.values[..., 0])
+    return acts
+
+
+def sayable_acts(task, rng):
+    """Acts of every code that the agent can put into words."""
+    colour = INDEX[task.data["title"].split()[1]]
+    said = [act(Kind.ACTION, Do.ASK, values=(colour,)), act(Kind.ACTION, Do.ASK_OTHER, values=(YES,)),
+            act(Kind.ACTION, Do.ASK_OTHER, values=(MAYBE,)), act(Kind.ACTION, Do.OPEN),
+            act(Kind.ANSWER, Do.GUESS, values=(1,)), act(Kind.ANSWER, Do.GUESS)]
+    for one in [said[0].replace(flags=np.int32(1), values=said[0].values.copy()), *said]:
+        one.values[3] = fingerprint(agent_text(task, one).partition("] ")[2])
+        yield one
+    for kind, code in ((Kind.MALFORMED, Do.MALFORMED), (Kind.SEARCH, Do.NOT_OFFERED), (Kind.FINISH, Do.FINISH)):
+        yield act(kind, code)
+
+
+def agent_text(task, act):
+    """Words for an act: `parse` must give the act back."""
+    name = ATTRIBUTES[int(act.values[0])].name
+    other = task.data["title"] if act.values[0] == YES else "on the moon"
+    return {Do.MALFORMED: "hello", Do.ASK: f"[action] Is it {'not ' if act.flags else ''}{name}?",
+            Do.ASK_OTHER: f"[action] Is it {other}?", Do.OPEN: "[action] What is it?",
+            Do.GUESS: f"[answer] It is a {task.data['title'] if act.values[0] else 'small pink cup'}!",
+            Do.NOT_OFFERED: "[search] x", Do.FINISH: "[finish]"}[int(act.code)]
