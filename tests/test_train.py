@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from eau_jax import dry_run, start, train, trained
+from eau_jax import assemble, dry_run, start, train, trained
 from eau_jax.config import ConfigError
 from eau_jax.config_file import load_config, replace, runnable
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
@@ -111,6 +111,15 @@ def test_stopped_and_resumed_is_the_same_run(finished, tmp_path, monkeypatch):
     run = launch(tmp_path, resume=True)
     assert len(updates) == 4
     assert digest(run) == digest(finished)
+
+
+def test_nothing_of_the_held_out_tasks_is_in_the_run_folder(finished):
+    """Their ids hold a hash, so they stand for canaries; what is sealed has them."""
+    ids = [task.id for task in assemble.tasks(load_config(str(finished)), "test")]
+    for file in finished.rglob("*"):
+        if file.is_file():
+            text = file.read_bytes().decode("utf-8", "ignore")
+            assert not [task_id for task_id in ids if task_id in text], file
 
 
 def test_a_torn_checkpoint_is_skipped(finished, tmp_path):
