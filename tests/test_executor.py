@@ -70,7 +70,7 @@ HOSTILE = {
                                   "            try: os.write(fd, b'x' * 65536)\n            except OSError: pass", Outcome.OUTPUT),
     "forged result": ("import os\ndef f(x):\n    for fd in range(3, 16):\n"
                       "        try: os.write(fd, b'[\"OK\", ' + b'[' * 50000 + b'\\n')\n        except OSError: pass", Outcome.CRASHED),
-    "deeply nested source": ("(" * 50_000, Outcome.SYNTAX),
+    "deeply nested source": ("f" + "(" * 50_000, Outcome.SYNTAX),
     "not Python": ("def f(x) return x", Outcome.SYNTAX),
     "nothing": ("", Outcome.RAISED),
     "lone surrogate": ("def f(x):\n    return '\ud800'", Outcome.WRONG),

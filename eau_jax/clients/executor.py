@@ -29,6 +29,7 @@ from eau_jax.core.types import InfraError
 
 WORKER = Path(__file__).with_name("executor_worker.py")
 CODE_LIMIT = 100_000       # characters of a submission
+_CALLED = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 _FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
 
@@ -91,10 +92,10 @@ class Executor(NamedTuple):
     upstream_compatible: bool = False
     python: str = sys.executable
 
-    def __call__(self, code: str, reference: str, calls: tuple[str, ...]) -> tuple[float, str]:
-        """(share of the calls that agree, name of the outcome): what `envs.colbench` takes. Errors as `judge`."""
+    def __call__(self, code: str, reference: str, calls: tuple[str, ...]) -> tuple[float, int]:
+        """(share of the calls that agree, place of the outcome in `Outcome`): what `envs.colbench` takes. Errors as `judge`."""
         verdict = self.judge(code, reference, calls)
-        return verdict.share, verdict.outcome.name
+        return verdict.share, list(Outcome).index(verdict.outcome)
 
     def judge(self, code: str, reference: str, calls: tuple[str, ...]) -> Verdict:
         """Compares a submission with the reference on every call.
@@ -107,6 +108,9 @@ class Executor(NamedTuple):
         """
         if not calls:
             raise ValueError("no calls; a submission is compared on one or more")
+        called = {match.group(1) for match in map(_CALLED.match, calls) if match}
+        if called and not any(name in code for name in called):
+            return Verdict(0.0, Outcome.RAISED, f"nothing is named {', '.join(sorted(called))}", (Outcome.RAISED,) * len(calls))
         expected = _expected(self, reference, tuple(calls))
         results = self.run(code, calls)
         outcomes = tuple(map(self._compare, results, expected))

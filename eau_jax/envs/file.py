@@ -13,7 +13,8 @@ class TaskFileError(ValueError):
     """A task file cannot be read; the message names file, place, field, what was expected and what was found."""
 
 
-def read(path: str | Path, check: Check, beside: str, key: str = "id", field: str = "id") -> tuple[Record, ...]:
+def read(path: str | Path, check: Check, beside: str, key: str = "id", field: str = "id",
+         name: Callable[[str], str] | None = None) -> tuple[Record, ...]:
     """The records of a `.json` list or map from ids, of a `.jsonl` file, or those that a `.parquet` file names.
 
     Upstream's parquet rows name a record, mostly by its id: the records are looked up in the JSON files next to it.
@@ -23,6 +24,7 @@ def read(path: str | Path, check: Check, beside: str, key: str = "id", field: st
       check: raises ValueError("field: expected ..., found ...") for a bad record.
       beside: pattern of the JSON files that belong to a parquet file, in the same folder.
       key, field: a parquet row's `reward_model[key]` is the `field` of its record.
+      name: the id of a record without one, by its place ("line 3"); None: such a record is refused.
 
     Raises:
       TaskFileError: names the file, the line or row, the field, what was expected and what was found.
@@ -31,15 +33,16 @@ def read(path: str | Path, check: Check, beside: str, key: str = "id", field: st
     path = Path(path)
     if not path.is_file():
         raise TaskFileError(f"{path}: no such file; pass a .json, .jsonl or .parquet file of tasks")
-    return _joined(path, check, beside, key, field) if path.suffix == ".parquet" else _checked(path, check)
+    return _joined(path, check, beside, key, field) if path.suffix == ".parquet" else _checked(path, check, name)
 
 
-def _checked(path: Path, check: Check) -> tuple[Record, ...]:
+def _checked(path: Path, check: Check, naming: Callable[[str], str] | None = None) -> tuple[Record, ...]:
     records: dict[str, tuple[str, Record]] = {}
     for place, record in _unkeyed(_objects(path)):
         try:
             if not isinstance(record, Mapping):
                 raise ValueError(f"record: expected an object, found {shown(record)}")
+            record = {"id": naming(place), **record} if naming is not None else record
             name = text_field(record, "id")
             if name in records:
                 raise ValueError(f"id: expected a new id, found {name!r} again (first at {records[name][0]})")

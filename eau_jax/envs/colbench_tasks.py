@@ -1,0 +1,181 @@
+"""ColBench backend tasks: the upstream record, a generator of small programs with hidden facts, and a loader.
+
+A record is {`problem_description`, `ground_truth` (Python), `test_cases` {name: call}} as in SWEET-RL (Zhou et al. 2025,
+arXiv:2503.15478), and may have `facts`: [{`slot`, `cues` [words], `answer`, `values` [strings], `importance`}], what the
+user can tell. Without them the facts are read off the reference (`colbench_facts`). The generator writes a request that
+says what a function does and leaves its numbers and words out: these are the facts.
+"""
+
+import ast
+import functools
+import hashlib
+import re
+from pathlib import Path
+from typing import Any, Callable, Mapping, NamedTuple
+
+import numpy as np
+
+from eau_jax.core.types import Task
+from eau_jax.envs import file
+from eau_jax.envs.colbench_facts import Fact, read_facts
+
+SLOTS = 8         # facts a user knows
+TEST_SHARE = 5    # one content in this many is held out
+PATIENCE = 3000   # draws in a row without a new task after which there are taken to be no more
+
+NAMES = ("fee", "fine", "price", "cost", "bonus", "score", "points", "tax", "rent", "toll", "tip", "wage", "value", "total")
+
+
+class Shape(NamedTuple):
+    """One kind of program."""
+
+    about: str                                  # what it does, as the request says it
+    body: str                                   # its return expression with {slot} for each fact
+    slots: dict[str, tuple[Any, ...]]           # what each fact may be
+    inputs: Callable[[dict[str, Any]], list]    # ten arguments that tell different facts apart
+
+
+def _around(*edges: int) -> list[int]:
+    """Ten numbers at, beside and far from the edges."""
+    near = [edge + step for edge in edges for step in (0, -1, 1)]
+    return (list(dict.fromkeys([*near, 7, 100, 13, 55, 2, 31, 64, 250, 3, 19])))[:10]
+
+
+_SMALL, _TENS = tuple(range(2, 10)), tuple(range(10, 100, 10))
+SHAPES: dict[str, Shape] = {
+    "late": Shape("a rate for each day after some free days", "max(0, x - {free}) * {rate}",
+                  dict(free=_SMALL, rate=_SMALL), lambda v: [v["free"] + k for k in (-1, 0, 1, 2, 3, 5, 8, 11, 20, 30)]),
+    "flat": Shape("a base plus a rate for each item", "{base} + x * {rate}",
+                  dict(base=_TENS, rate=_SMALL), lambda v: [1, 2, 3, 4, 5, 7, 10, 12, 20, 50]),
+    "limit": Shape("a rate for each mile up to a maximum", "min(x * {rate}, {maximum})",
+                   dict(rate=_SMALL, maximum=_TENS),
+                   lambda v: [1, 2, 3, *(v["maximum"] // v["rate"] + k for k in (-1, 0, 1, 2)), 60, 80, 100]),
+    "tier": Shape("a low price under a limit, else a high price", "{low} if x < {limit} else {high}",
+                  dict(low=_SMALL, limit=_TENS, high=_TENS), lambda v: [v["limit"] + k for k in (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4)]),
+    "sale": Shape("x less a discount from a limit on", "x - {discount} if x >= {limit} else x",
+                  dict(discount=_SMALL, limit=_TENS), lambda v: [v["limit"] + k for k in (-9, -2, -1, 0, 1, 2, 3, 5, 9, 50)]),
+    "range": Shape("x, but not below a minimum or above a maximum", "max({minimum}, min(x, {maximum}))",
+                   dict(minimum=_SMALL, maximum=_TENS), lambda v: [0, 1, v["minimum"] - 1, v["minimum"], v["minimum"] + 1,
+                                                                   v["maximum"] - 1, v["maximum"], v["maximum"] + 1, 150, 200]),
+    "word": Shape("one word from a limit on, else another word", "'{first}' if x >= {limit} else '{second}'",
+                  dict(limit=_TENS, first=("yes", "good", "high", "pass"), second=("no", "bad", "low", "fail")),
+                  lambda v: [v["limit"] + k for k in (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4)]),
+    "total": Shape("the sum of the numbers above a limit, plus an extra", "sum(v for v in x if v > {limit}) + {extra}",
+                   dict(limit=_TENS, extra=_SMALL),
+                   lambda v: [[], [v["limit"]], [v["limit"] + 1], [v["limit"] - 1, v["limit"] + 2], *([k, v["limit"] + k, 99 + k]
+                                                                                                      for k in (1, 2, 3, 4, 5, 6))]),
+    "best": Shape("the best numbers of a list", "sorted(x, reverse={largest})[:{count}]",
+                  dict(largest=(True, False), count=(1, 2, 3, 4, 5)),
+                  lambda v: [[k * 7 % 11 + n for k in range(1, 8)] for n in range(10)]),
+    "label": Shape("a prefix and the start of a word", "'{prefix}' + x[:{length}]",
+                   dict(prefix=("no", "id", "key", "tag", "box"), length=_SMALL),
+                   lambda v: ["watermelon" + "s" * k for k in range(4)] + ["strawberry jam", "encyclopedia", "photographer",
+                                                                           "a long winter", "ten green hats", "mountain top"]),
+}
+
+
+def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
+    """`count` different tasks of "train" or "test". The split is decided by a hash of the content, so they never meet.
+
+    Raises:
+      ValueError: for an unknown split, or a count that is not positive or more than there are.
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
+    if count < 1:
+        raise ValueError(f"count {count}; allowed: 1 or more tasks")
+    rng, tasks, misses = np.random.default_rng(seed), {}, 0
+    while misses < PATIENCE:
+        record, misses = _record(rng), misses + 1
+        if record["id"] in tasks or (int(record["id"][-8:], 16) % TEST_SHARE == 0) != (split == "test"):
+            continue
+        tasks[record["id"]], misses = Task(id=record["id"], env="colbench", data=record), 0
+        if len(tasks) == count:
+            return tuple(tasks.values())
+    raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
+
+
+def load(path: str | Path) -> tuple[Task, ...]:
+    """Tasks of an upstream `.jsonl` file. A record without an id is named after its line.
+
+    Raises:
+      ValueError: for a corrupt file; it names file, line, field, what was expected and what was found.
+    """
+    path = Path(path)
+    records = file.read(path, check, beside="*.jsonl", name=lambda place: f"{path.stem}-{place.replace(' ', '-')}")
+    return tuple(Task(id=record["id"], env="colbench", data=record) for record in records)
+
+
+def check(record: Mapping[str, Any]) -> None:
+    """Raises ValueError("field: expected ..., found ...") unless `record` is a ColBench backend task."""
+    file.text_field(record, "problem_description")
+    reference = file.text_field(record, "ground_truth")
+    try:
+        ast.parse(reference)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"ground_truth: expected Python, found {error}") from None
+    calls = record.get("test_cases")
+    if not isinstance(calls, Mapping) or not calls or not all(isinstance(c, str) and c.strip() for c in calls.values()):
+        raise ValueError(f"test_cases: expected an object of one or more calls, found {file.shown(calls)}")
+    known = record.get("facts", [])
+    if not isinstance(known, list) or len(known) > SLOTS:
+        raise ValueError(f"facts: expected a list of at most {SLOTS}, found {file.shown(known)}")
+    for index, fact in enumerate(known):
+        where = f"facts[{index}]"
+        if not isinstance(fact, Mapping):
+            raise ValueError(f"{where}: expected an object, found {file.shown(fact)}")
+        file.text_field(fact, "slot", f"{where}.")
+        file.text_field(fact, "answer", f"{where}.")
+        for name in ("cues", "values"):
+            words = fact.get(name, [])
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                raise ValueError(f"{where}.{name}: expected a list of strings, found {file.shown(words)}")
+
+
+def facts(task: Task) -> tuple[Fact, ...]:
+    """What the user of this task knows, most important first; at most SLOTS."""
+    given = task.data.get("facts")
+    if given:
+        return _given(tuple((f["slot"], tuple(f.get("cues", ())), f["answer"], tuple(f.get("values", ())),
+                             float(f.get("importance", 1.0))) for f in given))
+    return read_facts(task.data["ground_truth"])[:SLOTS]
+
+
+def calls(task: Task) -> tuple[str, ...]:
+    """The test calls."""
+    return tuple(task.data["test_cases"].values())
+
+
+def guess(task: Task, told: int, rng: np.random.Generator) -> str:
+    """A program that is right about the facts in mask `told` and guesses the others; a stub for a loaded task."""
+    shape = SHAPES.get(task.data.get("shape", ""))
+    name = re.match(r"\s*(\w+)", calls(task)[0])
+    if shape is None:
+        return f"def {name.group(1) if name else 'f'}(*args):\n    return 0"
+    values = {}
+    for slot, (known, choices) in enumerate(zip(facts(task), shape.slots.values(), strict=True)):
+        drawn = choices[int(rng.integers(len(choices)))]
+        values[known.slot] = known.values[0] if told >> slot & 1 else drawn
+    return _program(name.group(1), shape, values)
+
+
+@functools.lru_cache(maxsize=16384)
+def _given(records: tuple[tuple, ...]) -> tuple[Fact, ...]:
+    return tuple(Fact(*record[:3], record[3] or tuple(re.findall(r"\d+(?:\.\d+)?", record[2])), record[4]) for record in records)
+
+
+def _program(name: str, shape: Shape, values: Mapping[str, Any]) -> str:
+    return f"def {name}(x):\n    return {shape.body.format(**values)}"
+
+
+def _record(rng: np.random.Generator) -> dict[str, Any]:
+    kind = list(SHAPES)[rng.integers(len(SHAPES))]
+    shape, name = SHAPES[kind], NAMES[rng.integers(len(NAMES))]
+    values = {slot: choices[int(rng.integers(len(choices)))] for slot, choices in shape.slots.items()}
+    request, program = f"Write {name}(x): {shape.about}.", _program(name, shape, values)
+    digest = hashlib.sha256(f"{request}\n{program}".encode()).hexdigest()[:8]
+    known = [{"slot": slot, "cues": [slot], "answer": f"The {slot} is {value}." if slot != "largest" else
+              f"Largest is {value}.", "values": [str(value)]} for slot, value in values.items()]
+    cases = {f"test{k}": f"{name}({argument!r})" for k, argument in enumerate(shape.inputs(values), start=1)}
+    return {"id": f"{kind}-{name}-{digest}", "problem_description": request, "ground_truth": program, "test_cases": cases,
+            "facts": known, "shape": kind}
