@@ -11,7 +11,7 @@ from eau_jax.envs import intention_match as match
 from eau_jax.envs import intention_tasks
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.intention import intention
-from eau_jax.envs.intention_text import Say, disclosed, parse, render, secrets, value
+from eau_jax.envs.intention_text import Do, Say, disclosed, parse, render, secrets, value
 from eau_jax.envs.message import act
 from eau_jax.core.part import Kind, TimeStep
 from eau_jax.users.voice import leaks
@@ -230,6 +230,22 @@ def test_the_matcher_tells_one_question_from_several():
     assert ask("Do you go by train, plane or car?").mask == 0b01000
     for nothing in ("What is the meaning of life?", "Oslo trip plan?", "the of and", "???"):
         assert ask(nothing).mask == 0
+
+
+@pytest.mark.parametrize("answer, code, mask", [
+    ("1", Do.ASK, 0b00001), ("2 5", Do.ASK, 0b10010), ("3, 1.", Do.ASK, 0b00101), (" None. ", Do.OFF_TOPIC, 0),
+    ("vague", Do.VAGUE, 0), ("", None, 0), ("6", None, 0), ("0", None, 0), ("1 1", None, 0), ("1 vague", None, 0),
+    ("The message asks for 1", None, 0), ("-1", None, 0), ("\u0661", None, 0), ("1" * 5000, None, 0)])
+def test_a_judge_says_what_a_message_asks_for(answer, code, mask):
+    question = intention.question(TASK, "[action] Any deadline?", None)
+    act = question.read(answer)
+    assert (act is None) if code is None else (act.code, act.mask) == (code, mask)
+    sent = "\n".join(line["content"] for line in question.messages)
+    assert "Any deadline?" in sent and "5. food (vegan, fish, pasta)" in sent
+
+
+def test_a_judge_is_asked_about_questions_only():
+    assert all(intention.question(TASK, text, None) is None for text in ("hi", "[finish]", "[answer] x", "[action]"))
 
 
 def test_no_message_can_ask_without_its_words():

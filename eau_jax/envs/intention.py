@@ -231,4 +231,5 @@ intention = Env(
     name="intention", knobs=Knobs(), features=FEATURES,
     rules=resources.files("eau_jax.envs").joinpath("rules/intention.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parse, render=text.render,
-    disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert, novice=text.novice)
+    disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert,
+    novice=text.novice, question=text.question)

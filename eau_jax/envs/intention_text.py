@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from eau_jax.core.part import Act, Kind, TimeStep
+from eau_jax.core.part import Act, Kind, Question, TimeStep
 from eau_jax.core.types import Task
 from eau_jax.envs import intention_match as match
 from eau_jax.envs import message
@@ -59,6 +59,9 @@ _WORDS: dict[Say, tuple[str, ...]] = {
     Say.LEFT: ("I have to go. Goodbye.",),
     Say.ENDED: ("Goodbye.",),
 }
+_JUDGE = ("A user's request leaves details out. Decide which of the numbered details a message asks for. Write only their "
+          "numbers, separated by spaces; write vague if it asks for more without naming anything, and none if it asks for "
+          "no detail in the list.")
 _TELL = ("The {} is {}.", "For the {}: {}.")
 _ASK = ("What {} do you want?", "Which {} would you like?", "What about the {}?")
 _ASK_ANY = ("What do you want?", "Tell me more.", "Can you be more specific?", "What else do you need?")
@@ -88,6 +91,19 @@ def parse(task: Task, text: str, state: Any) -> Act:
     if mask:
         return message.act(kind, Do.ASK, mask)
     return message.act(kind, Do.VAGUE if match.inquires(content) else Do.OFF_TOPIC)
+
+
+def question(task: Task, text: str, state: Any) -> Question | None:
+    """What a judge is asked about an [action]: which of the details it asks for."""
+    kind, content = message.split(text)
+    if kind is not Kind.ACTION or not content:
+        return None
+    details = task.data["missing_details"]
+    listed = "\n".join(f"{number}. {detail['description']} ({', '.join(detail['options'])})"
+                       for number, detail in enumerate(details, 1))
+    asked = f"Request: {task.data['task']}\nDetails:\n{listed}\nMessage: {content}"
+    return Question(messages=[{"role": "system", "content": _JUDGE}, {"role": "user", "content": asked}],
+                    read=lambda answer: _read(answer, len(details)))
 
 
 def render(task: Task, act: Act, time_step: TimeStep, state: Any, seed: int) -> str:
@@ -154,6 +170,16 @@ def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
     covered = [slot for slot in range(len(task.data["missing_details"])) if slot not in left]
     name = _name(task, rng.choice(covered)) if covered else _pick(tuple(OPTIONS), rng)
     return f"[action] {_pick(_ASK, rng).format(name)}"
+
+
+def _read(answer: str, count: int) -> Act | None:
+    """The judge's answer as an act: "vague", "none", or different numbers from 1 to `count`."""
+    words = answer.strip().rstrip(".").lower().replace(",", " ").split()
+    if words in (["vague"], ["none"]):
+        return message.act(Kind.ACTION, Do.VAGUE if words == ["vague"] else Do.OFF_TOPIC)
+    if not words or len(set(words)) != len(words) or not set(words) <= {str(number) for number in range(1, count + 1)}:
+        return None
+    return message.act(Kind.ACTION, Do.ASK, sum(1 << int(word) - 1 for word in words))
 
 
 def _question(task: Task, slot: int, rng: np.random.Generator) -> str:
