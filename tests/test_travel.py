@@ -363,7 +363,7 @@ def test_every_upstream_row_loads_as_far_as_it_goes(shared_data):
     assert sum(map(len, tasks.values())) == 2651 + 471 and len(tasks["travel22_test"]) == 101
     for task in tasks["travel334_train"]:
         assert len(task.data["best_ids"]) == len(task.data["dimensions"]) == 3 and travel.prompt(task)[1]
-    with pytest.raises(ValueError, match=r"found only what a parquet row holds; put upstream's travelgym_data_\*.json beside"):
+    with pytest.raises(ValueError, match=r"only what a parquet row holds; put upstream's travelgym_data_\*.json beside"):
         travel.table(tasks["travel22_test"])
 
 

@@ -140,8 +140,8 @@ def _check_aspect(aspect: Any, name: str) -> None:
     correct = [option["id"] for option in groups["correct"]]
     if aspect.get("best_id") not in correct:
         raise ValueError(f"{name}.best_id: expected one of the correct options, found {file.shown(aspect.get('best_id'))}")
-    if not isinstance(aspect.get("correct_ids"), list) or set(map(str, aspect["correct_ids"])) != set(correct):
-        raise ValueError(f"{name}.correct_ids: expected the ids of the correct options, found "
+    if not isinstance(aspect.get("correct_ids"), list) or aspect["best_id"] not in aspect["correct_ids"]:
+        raise ValueError(f"{name}.correct_ids: expected a list of ids with the best one in it, found "
                          f"{file.shown(aspect.get('correct_ids'))}")
 
 

@@ -1,0 +1,105 @@
+"""Persuade tasks: the upstream record, a generator of small ones, and a loader of upstream files.
+
+A record is {`id`, `claim`, `argument`}: what the persuadee holds, and his opening case. The points that can be attacked
+are the sentences of the case (neighbours joined where there are more than eight); how much each carries is hidden and
+fixed for a task. Upstream's texts come from Anthropic's persuasion set (CC BY-NC-SA 4.0): none is in this package.
+"""
+
+import hashlib
+import re
+import zlib
+from pathlib import Path
+from typing import Any, Mapping
+
+import numpy as np
+
+from eau_jax.core.types import Task
+from eau_jax.envs import file
+
+POINTS = 8                 # a case may have
+FEWEST = 3                 # a case must have, so that the weights can add up to every level
+BESIDE = "all_statements*.json"
+TEST_SHARE = 5             # one content in this many is held out
+PATIENCE = 3000            # draws in a row without a new task after which there are taken to be no more
+WEIGHTS = {3: (2, 2, 2), 4: (2, 2, 1, 1), 5: (2, 2, 1, 1, 0), 6: (2, 2, 1, 1, 1, 0), 7: (2, 2, 1, 1, 1, 0, 0),
+           8: (2, 2, 1, 1, 1, 1, 0, 0)}  # by number of points, in any order: levels that attacking a point is worth
+
+SUBJECTS = ("cats", "dogs", "trains", "bikes", "parks", "books", "games", "gardens", "farms", "boats", "schools", "robots")
+VIRTUES = ("are clean", "are quiet", "are cheap", "are safe", "save time", "save money", "help children", "teach patience",
+           "bring joy", "look good", "last long", "need little space", "keep people fit", "protect nature", "create jobs",
+           "are easy to share")
+_SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
+
+
+def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
+    """`count` different tasks of "train" or "test". The split is decided by a hash of the content, so they never meet.
+
+    Raises:
+      ValueError: for an unknown split, or a count that is not positive or more than there are.
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
+    if count < 1:
+        raise ValueError(f"count {count}; allowed: 1 or more tasks")
+    rng, tasks, misses = np.random.default_rng(seed), {}, 0
+    while misses < PATIENCE:
+        record, misses = _record(rng), misses + 1
+        if record["id"] in tasks or (int(record["id"][-8:], 16) % TEST_SHARE == 0) != (split == "test"):
+            continue
+        tasks[record["id"]], misses = Task(id=record["id"], env="persuade", data=record), 0
+        if len(tasks) == count:
+            return tuple(tasks.values())
+    raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
+
+
+def load(path: str | Path) -> tuple[Task, ...]:
+    """Tasks of an upstream `.json` or `.parquet` file. A parquet row holds the whole record.
+
+    Raises:
+      ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
+    """
+    path = Path(path)
+    if path.suffix != ".parquet":
+        records = file.read(path, check, BESIDE)
+    else:
+        records = tuple({name: row["reward_model"].get(name) for name in ("id", "claim", "argument")}
+                        for row in file.rows(path))
+        for number, record in enumerate(records):
+            try:
+                check(record)
+            except ValueError as error:
+                raise file.TaskFileError(f"{path}, row {number}, field reward_model.{error}") from None
+    return tuple(Task(id=record["id"], env="persuade", data=record) for record in records)
+
+
+def check(record: Mapping[str, Any]) -> None:
+    """Raises ValueError("field: expected ..., found ...") unless `record` is a persuade task."""
+    for name in ("id", "claim", "argument"):
+        file.text_field(record, name)
+    if (count := len(points(record))) < FEWEST:
+        raise ValueError(f"argument: expected at least {FEWEST} sentences, found {count}")
+
+
+def points(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The sentences of the case, in order; more than eight are joined to eight groups of neighbours."""
+    sentences = [part.strip() for part in _SENTENCE.split(record["argument"]) if re.search(r"[^\W_]{3}", part)]
+    if len(sentences) <= POINTS:
+        return tuple(sentences)
+    ends = [round(k * len(sentences) / POINTS) for k in range(POINTS + 1)]
+    return tuple(" ".join(sentences[start:end]) for start, end in zip(ends, ends[1:]))
+
+
+def weights(task: Task) -> tuple[int, ...]:
+    """The levels that attacking each point is worth, by a hash of the task; they add up to six or more."""
+    drawn = WEIGHTS[len(points(task.data))]
+    order = np.random.default_rng(zlib.crc32(task.id.encode("utf-8", "replace"))).permutation(len(drawn))
+    return tuple(drawn[k] for k in order)
+
+
+def _record(rng: np.random.Generator) -> dict[str, Any]:
+    subject = SUBJECTS[rng.integers(len(SUBJECTS))]
+    virtues = [VIRTUES[k] for k in rng.permutation(len(VIRTUES))[:rng.integers(4, 6)]]
+    claim = f"Towns need more {subject}."
+    argument = " ".join(f"{subject.capitalize()} {virtue}." for virtue in virtues)
+    digest = hashlib.sha256(f"{claim} {argument}".encode()).hexdigest()[:8]
+    return {"id": f"{subject}-{digest}", "claim": claim, "argument": argument}

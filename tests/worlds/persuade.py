@@ -1,0 +1,40 @@
+"""Persuade, for the tests that every environment has to pass."""
+
+import numpy as np
+
+from eau_jax.core.part import Kind
+from eau_jax.envs import persuade_tasks as generator
+from eau_jax.envs.message import act
+from eau_jax.envs.persuade import persuade as env
+from eau_jax.envs.persuade_tasks import points
+from eau_jax.envs.persuade_text import Do
+from worlds import draw_acts
+
+CODES = Do
+MOVED = {}
+FLOOR = 0.34   # attacking every point at once moves two levels of six
+
+
+def random_acts(tasks, shape, rng):
+    acts = draw_acts(Do, Do.ARGUE, shape, rng)
+    acts.code[acts.code == Do.FINISH] = np.where(rng.random((acts.code == Do.FINISH).sum()) < 0.4, Do.FINISH, Do.RUDE)
+    return acts.replace(flags=np.where(acts.code == Do.ARGUE, rng.integers(0, 4, shape), 0).astype(np.int32))
+
+
+def sayable_acts(task, rng):
+    """Acts of every code that the agent can put into words."""
+    mask, flags = int(rng.integers(1, 2 ** len(points(task.data)))), int(rng.integers(0, 4))
+    yield act(Kind.ANSWER, Do.ARGUE, mask).replace(flags=np.int32(flags))
+    for kind, code in ((Kind.MALFORMED, Do.MALFORMED), (Kind.ANSWER, Do.ASSERT), (Kind.ACTION, Do.RUDE),
+                       (Kind.ACTION, Do.ASK_BACK), (Kind.SEARCH, Do.NOT_OFFERED), (Kind.FINISH, Do.FINISH)):
+        yield act(kind, code)
+
+
+def agent_text(task, act):
+    """Words for an act: `parse` must give the act back."""
+    case = [point for k, point in enumerate(points(task.data)) if int(act.mask) >> k & 1]
+    flags = int(act.flags)
+    said = f"I doubt that. {' '.join(case)}{' Research says so.' if flags & 1 else ''}{' Granted.' if flags & 2 else ''}"
+    return {Do.MALFORMED: "hello", Do.ARGUE: f"[answer] {said}", Do.ASSERT: "[answer] That is wrong.",
+            Do.RUDE: "[action] You fool!", Do.ASK_BACK: "[action] Why?", Do.NOT_OFFERED: "[search] x",
+            Do.FINISH: "[finish]"}[int(act.code)]
