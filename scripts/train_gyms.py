@@ -1,0 +1,69 @@
+"""PPO with the quickstart's model on every small world: trains what is missing below --root and plots all curves.
+
+Each run is the quickstart's config with another world: cold start on its novice's dialogues, then PPO. `gyms.png` shows
+training success and score of all of them.
+
+    python scripts/train_gyms.py                      # all, one after the other
+    python scripts/train_gyms.py travel turtle --updates 20
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from eau_jax.core.records import read_lines
+from eau_jax.report.draw import plot_worlds
+
+CONFIG = Path(__file__).resolve().parent.parent / "configs" / "quickstart.py"
+# What differs from the quickstart: token budgets follow the length of a conversation.
+WORLDS: dict[str, str] = {
+    "travel": '{"rollout.max_tokens": 640, "rollout.max_new_tokens": 32, "knobs": {**rates, "env.max_turns": 10}}',
+    "turtle": '{"rollout.max_tokens": 512, "rollout.max_new_tokens": 64, "knobs": {**rates, "env.max_turns": 10}}',
+    "telepathy": '{"rollout.max_tokens": 384, "rollout.max_new_tokens": 24, "knobs": {**rates, "env.max_turns": 12}}',
+    "colbench": '{"rollout.max_tokens": 640, "rollout.max_new_tokens": 96, "knobs": {**rates, "env.max_turns": 6}}',
+    "telecom": '{"rollout.max_tokens": 768, "rollout.max_new_tokens": 48, "knobs": {**rates, "env.max_turns": 16}}',
+}
+SOURCE = '''
+
+from eau_jax.config import Tasks
+from eau_jax.config_file import replace
+from eau_jax.envs import {name}_tasks
+from eau_jax.envs.{name} import {name}
+
+_quickstart = config
+
+
+def config():
+    base = _quickstart()
+    rates = {{path: value for path, value in base.knobs.items() if not path.startswith("env.")}}
+    tasks = Tasks(generate={name}_tasks.generate, load={name}_tasks.load, train=2000, test=64)
+    return replace(base, {{"env": {name}, "tasks": tasks, "name": "{name}", **{changes}}})
+'''
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("worlds", nargs="*", default=list(WORLDS), help=f"of {', '.join(WORLDS)}")
+    parser.add_argument("--root", type=Path, default=Path("runs/gyms"))
+    parser.add_argument("--updates", type=int, default=25)
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.worlds if name not in WORLDS]
+    if unknown:
+        parser.error(f"unknown world {unknown[0]!r}; allowed: {', '.join(WORLDS)}")
+    arguments.root.mkdir(parents=True, exist_ok=True)
+    for name in arguments.worlds:
+        source = arguments.root / f"{name}.py"
+        source.write_text(CONFIG.read_text() + SOURCE.format(name=name, changes=WORLDS[name]))
+        subprocess.run([sys.executable, "-c", "from eau_jax.cli import main; main()", "train", str(source), "--resume", "--root",
+                        str(arguments.root), "--learn.steps", str(arguments.updates)], check=True)
+    runs = {name: arguments.root / name for name in WORLDS if (arguments.root / name / "metrics.jsonl").exists()}
+    for name, run in runs.items():
+        lines = list(read_lines(run / "metrics.jsonl"))
+        first, last = (sum(line["rollout/success_rate"] for line in part) / len(part) for part in (lines[:3], lines[-3:]))
+        print(f"{name:>10}: training success {first:.2f} -> {last:.2f} (means of three updates, {len(lines)} in all)")
+    print(f"curves: {plot_worlds(runs, ('rollout/success_rate', 'rollout/score_mean'), arguments.root / 'gyms.png')}")
+
+
+if __name__ == "__main__":
+    main()
