@@ -82,7 +82,7 @@ _OPPOSING = frozenset(
     "but not no never however wrong false disagree doubt otherwise although though instead unlike rarely hardly cannot isn "
     "aren don doesn won untrue mistaken contrary overlook ignore fail fails flawed oppose against yet unfortunately".split())
 _EVIDENCE = frozenset("study studies research data evidence statistics percent survey experts report reports".split())
-_CONCEDING = re.compile(r"\b(?:you are right|you're right|i agree that|i see why|good point|fair|i understand|granted|true)\b")
+_CONCEDING = re.compile(r"\b(?:you are right|you're right|i agree that|i see why|good point|i understand|granted|is true)\b")
 _RUDE = frozenset("stupid idiot idiotic dumb fool foolish moron moronic ridiculous nonsense silly shut".split())
 _WORD = re.compile(r"[a-z0-9%]+")
 _ARGUE = ("I disagree that {}. Studies show otherwise.", "But it is wrong that {}. Research shows it.")
