@@ -307,12 +307,12 @@ def test_questions_are_told_apart():
 
 def test_agents_on_built_in_tasks():
     tasks = built_in("travel", 60)[1]
-    score = lambda agent: np.mean([travel.score(task, final_state(task, play(travel, task, agent, seed=i)), 0.0)
-                                   for i, task in enumerate(tasks)])
-    assert score(travel.expert) == 1.0 and 0.3 <= score(travel.novice) <= 0.65
+    score = lambda agent, count=10: np.mean([travel.score(task, final_state(task, play(travel, task, agent, seed=i)), 0.0)
+                                             for i, task in enumerate(tasks[:count])])
+    assert score(travel.expert, 30) == 1.0 and 0.3 <= score(travel.novice, 60) <= 0.65
     blind = lambda task, state, rng: "[answer] " + LETTERS[ASPECTS.index(
         [a for a in task.data["dimensions"] if not int(state.picked) >> ASPECTS.index(a) & 1][0])] + str(rng.integers(1, 7))
-    assert score(blind) < world.FLOOR
+    assert score(blind, 60) < world.FLOOR
     wishes = lambda task: " or ".join(row[1] for row in preferences(task.data))
     for nobody in ("", "[action]", "[action] Hm.", "[answer] F1, H1, R1, A1, C1", "[search] everything", "[finish]"):
         assert score(lambda task, state, rng: nobody) == 0.0
