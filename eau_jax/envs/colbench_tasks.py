@@ -32,13 +32,7 @@ class Shape(NamedTuple):
     about: str                                  # what it does, as the request says it
     body: str                                   # its return expression with {slot} for each fact
     slots: dict[str, tuple[Any, ...]]           # what each fact may be
-    inputs: Callable[[dict[str, Any]], list]    # ten arguments that tell different facts apart
-
-
-def _around(*edges: int) -> list[int]:
-    """Ten numbers at, beside and far from the edges."""
-    near = [edge + step for edge in edges for step in (0, -1, 1)]
-    return (list(dict.fromkeys([*near, 7, 100, 13, 55, 2, 31, 64, 250, 3, 19])))[:10]
+    inputs: Callable[[dict[str, Any]], list]    # arguments that tell different facts apart; the first ten different ones count
 
 
 _SMALL, _TENS = tuple(range(2, 10)), tuple(range(10, 100, 10))
@@ -49,16 +43,16 @@ SHAPES: dict[str, Shape] = {
                   dict(base=_TENS, rate=_SMALL), lambda v: [1, 2, 3, 4, 5, 7, 10, 12, 20, 50]),
     "limit": Shape("a rate for each mile up to a maximum", "min(x * {rate}, {maximum})",
                    dict(rate=_SMALL, maximum=_TENS),
-                   lambda v: [1, 2, 3, *(v["maximum"] // v["rate"] + k for k in (-1, 0, 1, 2)), 60, 80, 100]),
+                   lambda v: [1, 2, 3, *(v["maximum"] // v["rate"] + k for k in (-1, 0, 1, 2)), 60, 80, 100, 70, 90, 75, 85]),
     "tier": Shape("a low price under a limit, else a high price", "{low} if x < {limit} else {high}",
                   dict(low=_SMALL, limit=_TENS, high=_TENS), lambda v: [v["limit"] + k for k in (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4)]),
     "sale": Shape("x less a discount from a limit on", "x - {discount} if x >= {limit} else x",
                   dict(discount=_SMALL, limit=_TENS), lambda v: [v["limit"] + k for k in (-9, -2, -1, 0, 1, 2, 3, 5, 9, 50)]),
     "range": Shape("x, but not below a minimum or above a maximum", "max({minimum}, min(x, {maximum}))",
-                   dict(minimum=_SMALL, maximum=_TENS), lambda v: [0, 1, v["minimum"] - 1, v["minimum"], v["minimum"] + 1,
-                                                                   v["maximum"] - 1, v["maximum"], v["maximum"] + 1, 150, 200]),
+                   dict(minimum=_SMALL, maximum=_TENS), lambda v: [0, -5, v["minimum"] - 1, v["minimum"], v["minimum"] + 1,
+                                                                   v["maximum"] - 1, v["maximum"], v["maximum"] + 1, 150, 200, 120, 130, 140]),
     "word": Shape("one word from a limit on, else another word", "'{first}' if x >= {limit} else '{second}'",
-                  dict(limit=_TENS, first=("yes", "good", "high", "pass"), second=("no", "bad", "low", "fail")),
+                  dict(limit=_TENS, first=("good", "high", "pass", "big"), second=("bad", "low", "fail", "small")),
                   lambda v: [v["limit"] + k for k in (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4)]),
     "total": Shape("the sum of the numbers above a limit, plus an extra", "sum(v for v in x if v > {limit}) + {extra}",
                    dict(limit=_TENS, extra=_SMALL),
@@ -176,6 +170,7 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
     digest = hashlib.sha256(f"{request}\n{program}".encode()).hexdigest()[:8]
     known = [{"slot": slot, "cues": [slot], "answer": f"The {slot} is {value}." if slot != "largest" else
               f"Largest is {value}.", "values": [str(value)]} for slot, value in values.items()]
-    cases = {f"test{k}": f"{name}({argument!r})" for k, argument in enumerate(shape.inputs(values), start=1)}
+    arguments = list(dict.fromkeys(map(repr, shape.inputs(values))))[:10]
+    cases = {f"test{k}": f"{name}({argument})" for k, argument in enumerate(arguments, start=1)}
     return {"id": f"{kind}-{name}-{digest}", "problem_description": request, "ground_truth": program, "test_cases": cases,
             "facts": known, "shape": kind}

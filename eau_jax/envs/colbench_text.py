@@ -96,9 +96,10 @@ def parser(execute: Execute) -> Callable[[Task, str, Any], Act]:
     """
     def parse(task: Task, text: str, state: Any) -> Act:
         kind, content = _read(text)
-        last = state is not None and bool(state.final) and kind in (Kind.MALFORMED, Kind.ACTION)
-        if last and _PROGRAM.search(message.said(text)):
-            kind, content = Kind.ANSWER, content or message.said(text)
+        if state is not None and bool(state.final) and kind in (Kind.MALFORMED, Kind.ACTION):
+            shown = content or message.said(text)
+            program = _PROGRAM.search(shown)
+            kind, content = (Kind.ANSWER, shown[program.start():]) if program else (kind, content)
         if kind is Kind.ANSWER and content:
             share, outcome = execute(content, task.data["ground_truth"], calls(task))
             return message.act(kind, Do.ANSWER, values=(share,)).replace(flags=np.int32(outcome))
@@ -168,9 +169,9 @@ def secrets(task: Task, mask: int, seed: int) -> tuple[str, ...]:
     """The values of the other facts that neither the request nor a slot's name nor a told fact holds."""
     told = _facts(task, mask)
     public = " ".join([task.data["problem_description"], *(fact.slot for fact in facts(task)), *(fact.answer for fact in told)])
-    known = set(_VALUE.findall(public.lower()))
     return tuple(value for fact in facts(task) if fact not in told for value in fact.values
-                 if not set(_VALUE.findall(value.lower())) <= known)
+                 if value.strip() and value.lower() not in ("yes", "no")
+                 and not re.search(rf"(?<!\w){re.escape(value)}(?!\w)", public, re.IGNORECASE))
 
 
 def expert(task: Task, state: Any, rng: np.random.Generator) -> str:

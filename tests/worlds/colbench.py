@@ -18,11 +18,11 @@ FLOOR = 0.25                     # a stub or a guess passes some tests
 
 
 def random_acts(tasks, shape, rng):
-    """Answers are rare, so that episodes last; half of the flags say that a guess is right."""
+    """Half of the flags say that a guess is right."""
     acts = draw_acts(Do, Do.ASK, shape, rng)
     acts.values[..., 0] /= 2
     acts.flags[...] = rng.integers(0, 2, shape)
-    acts.code[(acts.code == Do.ANSWER) & (rng.random(shape) < 0.7)] = Do.CHECK
+    acts.code[(acts.code == Do.ANSWER) & (rng.random(shape) < 0.3)] = Do.CHECK
     return acts
 
 
