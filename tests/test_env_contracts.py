@@ -20,13 +20,18 @@ BATCH, TURNS = 64, 18
 NAMES = sorted(ENVS)
 
 
+def turns(name):
+    """Messages of a random episode: enough to reach the turn limit."""
+    return getattr(WORLDS[name], "TURNS", TURNS)
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def world(request):
-    """(name, env, tasks, table, rules, acts [TURNS, BATCH], the compiled batched turn)."""
+    """(name, env, tasks, table, rules, acts [turns, BATCH], the compiled batched turn)."""
     env, tasks = built_in(request.param)
     rng = np.random.default_rng(1)
     return (request.param, env, tasks, env.table(tasks), compile_rules(env.rules, env.features),
-            WORLDS[request.param].random_acts(tasks, (TURNS, BATCH), rng),
+            WORLDS[request.param].random_acts(tasks, (turns(request.param), BATCH), rng),
             jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None))))
 
 
@@ -34,7 +39,7 @@ def roll(env, table, rules, acts, batched, knobs=None):
     """Every turn's (state before, state, time step, features, reply), numpy, leading axis BATCH."""
     knobs = env.knobs if knobs is None else knobs
     state, out = states(env, table, knobs, BATCH), []
-    for t in range(TURNS):
+    for t in range(len(acts.code)):
         before = state
         state, step, features, reply = batched(table, knobs, rules, state, jax.tree.map(lambda x: x[t], acts),
                                                jax.random.key(0))
@@ -168,7 +173,7 @@ def test_every_knob_moves_something(name):
     env, tasks = built_in(name)
     table, rules = env.table(tasks), compile_rules(env.rules, env.features)
     batched = jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None)))
-    acts = WORLDS[name].random_acts(tasks, (TURNS, BATCH), np.random.default_rng(1))
+    acts = WORLDS[name].random_acts(tasks, (turns(name), BATCH), np.random.default_rng(1))
     before = roll(env, table, rules, acts, batched)
     for path, spec in knob_tree.specs({"env": env.knobs}).items():
         field = path.split(".")[-1]

@@ -7,8 +7,8 @@ from flax import struct
 
 from eau_jax.core.types import Array
 from eau_jax.envs.telecom_tools import (
-    CONNECTED, LINES, OVERDUE, PAID, TOGGLE, Do, Fixed, World, data_works, first_bill, line_active, may_roam, nibble,
-    over_quota, sends_mms, speed, speed_class, BILLS)
+    AWAITING, BILLS, CONNECTED, LINES, OVERDUE, PAID, Do, Fixed, World, data_works, first_bill, line_active, may_roam, nibble,
+    over_quota, sends_mms, speed, speed_class)
 
 EXCELLENT = 4
 
@@ -94,7 +94,7 @@ def faults(xp: Any, fixed: Fixed, world: World, intent: Array) -> Array:
     first = {
         Fault.SIM_LOCKED: fixed.sim_lock != 0, Fault.CONTRACT_ENDED: fixed.contract_ended & ~active,
         Fault.AIRPLANE: world.airplane, Fault.SIM_MISSING: world.sim_missing, Fault.APN_BROKEN: world.apn_broken,
-        Fault.BILL_UNPAID: (intent == Intent.SERVICE) & (first_bill(xp, world, OVERDUE) < BILLS),
+        Fault.BILL_UNPAID: ~online & (xp.minimum(first_bill(xp, world, OVERDUE), first_bill(xp, world, AWAITING)) < BILLS),
         Fault.LINE_INACTIVE: ~active}
     blocked = first[Fault.SIM_LOCKED]
     for fault, holds in first.items():
@@ -113,18 +113,3 @@ def faults(xp: Any, fixed: Fixed, world: World, intent: Array) -> Array:
     for fault, holds in (first | rest).items():
         bits = bits | (holds << int(fault))
     return bits
-
-
-def remedy(fault: Fault, world: World) -> tuple[Do, int, int]:
-    """The next call against a fault, as (code, first value, second value); for hopeless ones the transfer."""
-    reset = (Do.REBOOT_DEVICE, 0, 0) if world.apn_reset else (Do.RESET_APN_SETTINGS, 0, 0)
-    return {
-        Fault.SIM_LOCKED: (Do.TRANSFER_TO_HUMAN_AGENTS, 0, 0), Fault.CONTRACT_ENDED: (Do.TRANSFER_TO_HUMAN_AGENTS, 0, 0),
-        Fault.AIRPLANE: (Do.TOGGLE_AIRPLANE_MODE, 0, 0), Fault.SIM_MISSING: (Do.RESEAT_SIM_CARD, 0, 0),
-        Fault.APN_BROKEN: reset, Fault.MMSC_MISSING: reset, Fault.BILL_UNPAID: (Do.SEND_PAYMENT_REQUEST, 0, 0),
-        Fault.LINE_INACTIVE: (Do.RESUME_LINE, 0, 0), Fault.STALE: (Do.REBOOT_DEVICE, 0, 0),
-        Fault.DATA_OFF: (Do.TOGGLE_DATA, 1, 0), Fault.ROAMING_OFF: (Do.TOGGLE_ROAMING, 1, 0),
-        Fault.LINE_ROAMING_OFF: (Do.ENABLE_ROAMING, 0, 0), Fault.QUOTA_USED: (Do.REFUEL_DATA, 0, 0),
-        Fault.BAD_MODE: (Do.SET_NETWORK_MODE_PREFERENCE, 0, 0), Fault.SAVER_ON: (Do.TOGGLE_DATA_SAVER_MODE, 0, 0),
-        Fault.VPN_POOR: (Do.DISCONNECT_VPN, 0, 0), Fault.WIFI_MMS: (Do.TOGGLE_WIFI_CALLING, 0, 0),
-        Fault.NO_SMS: (Do.GRANT_APP_PERMISSION, 0, 0), Fault.NO_STORAGE: (Do.GRANT_APP_PERMISSION, 0, 1)}[fault]

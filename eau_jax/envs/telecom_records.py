@@ -10,7 +10,7 @@ from eau_jax.envs.telecom_tools import APPS, LINES, MODES, NEXT_BILL, PERMISSION
 
 AGENT_TOOLS = {do.name.lower(): do for do in Do if Do.GET_CUSTOMER_BY_PHONE <= do <= Do.REFUEL_DATA}
 PHONE_TOOLS = {do.name.lower(): do for do in Do if Do.CHECK_STATUS_BAR <= do <= Do.MAKE_PAYMENT}
-PARAMETERS: dict[Do, dict[str, str]] = {do: {} for do in (*AGENT_TOOLS.values(), *PHONE_TOOLS.values())} | {
+PARAMETERS: dict[Do, dict[str, str]] = {do: {} for do in (*AGENT_TOOLS.values(), *PHONE_TOOLS.values(), Do.FINISH)} | {
     Do.GET_CUSTOMER_BY_PHONE: {"phone_number": "string"},
     Do.GET_CUSTOMER_BY_ID: {"customer_id": "string"},
     Do.GET_CUSTOMER_BY_NAME: {"full_name": "string", "dob": "string"},

@@ -1,6 +1,7 @@
 """Telecom tasks as arrays: the start state, what is fixed, the goal, and the gold calls. Numpy, one row a task."""
 
 import enum
+import re
 from typing import Any, Mapping, Sequence
 
 import jax
@@ -13,6 +14,10 @@ from eau_jax.envs.telecom_tools import (
     Fixed, World, agent_tool, phone_tool, searched, with_nibble)
 
 SIGNAL_AT = dict(zip(TECHS, SIGNALS))   # by technology, where the record says nothing of the surroundings
+
+PERSONAS = ("None", "Easy", "Hard")
+HARD = 2
+_PERSONA = re.compile(r"\[PERSONA:(None|Easy|Hard)\]")
 
 
 class _Extra(enum.IntEnum):
@@ -52,6 +57,12 @@ _ACTIONS: dict[str, tuple[Do, int, _Extra, int]] = {
 }
 
 
+def persona(data: Mapping[str, Any]) -> int:
+    """Index in PERSONAS, as the task's id says."""
+    found = _PERSONA.search(data["id"])
+    return PERSONAS.index(found.group(1)) if found else 0
+
+
 def goal(data: Mapping[str, Any], own: Account) -> Goal:
     """The assertions of one task.
 
@@ -70,8 +81,8 @@ def goal(data: Mapping[str, Any], own: Account) -> Goal:
         elif name == "assert_mobile_data_status":
             wanted["data"] = int(arguments["expected_status"])
         elif name == "assert_internet_speed":
-            wanted |= {"speed": arguments["expected_speed"],
-                       "speed_class": SPEEDS.index(arguments["expected_desc"].lower()) if arguments.get("expected_desc") else -1}
+            named = arguments.get("expected_desc")
+            wanted |= {"speed": arguments["expected_speed"], "speed_class": SPEEDS.index(named.lower()) if named else -1}
         elif name == "assert_service_status":
             wanted["connection"] = CONNECTIONS.index(arguments["expected_status"])
         elif name == "assert_data_refueling_amount":
@@ -90,6 +101,12 @@ def goal(data: Mapping[str, Any], own: Account) -> Goal:
         raise ValueError(f"evaluation_criteria.actions: expected transfer_to_human_agents alone under ACTION, found {gold}")
     intent = Intent.MMS if wanted["mms"] >= 0 else Intent.DATA if wanted["data"] >= 0 else Intent.SERVICE
     return Goal(intent=int(intent), transfer="ACTION" in basis, **wanted)
+
+
+def fixed_arrays(data: Mapping[str, Any]) -> tuple[Fixed, Goal]:
+    """What is fixed in one task, and its goal, as numpy scalars."""
+    own = account(data)
+    return jax.tree.map(lambda leaf: leaf[0], (_stack([fixed_of(data, own)]), _stack([goal(data, own)])))
 
 
 def gold(data: Mapping[str, Any]) -> tuple[Call, ...]:
@@ -128,11 +145,12 @@ def arrays(tasks: Sequence[Mapping[str, Any]]) -> tuple[Fixed, World, Goal]:
       ValueError: ("field: expected ..., found ...") for a record that this simulator does not know.
     """
     accounts = [account(data) for data in tasks]
-    fixed = _stack([_fixed(data, own) for data, own in zip(tasks, accounts, strict=True)])
+    fixed = _stack([fixed_of(data, own) for data, own in zip(tasks, accounts, strict=True)])
     world = _stack([_world(data, own) for data, own in zip(tasks, accounts, strict=True)])
     steps = [[_action(data, own, name, arguments) for name, arguments in starts(data)]
              for data, own in zip(tasks, accounts, strict=True)]
-    calls, extras = padded([[call for call, _, _ in row] for row in steps]), np.zeros((2, len(tasks), max(map(len, steps))), int)
+    calls = padded([[call for call, _, _ in row] for row in steps])
+    extras = np.zeros((2, *calls[0].shape), int)
     for row, actions in enumerate(steps):
         extras[:, row, :len(actions)] = [[extra for _, extra, _ in actions], [look for _, _, look in actions]]
     for t in range(extras.shape[2]):
@@ -164,7 +182,8 @@ def _action(data: Mapping[str, Any], own: Account, name: str, arguments: Mapping
 def _broken(fixed: Fixed, world: World, extra: np.ndarray, a: np.ndarray, b: np.ndarray) -> World:
     unpaid, bit = extra == _Extra.SUSPEND_UNPAID, 1 << (4 * a + b)
     return world.replace(
-        sim_missing=world.sim_missing | (extra == _Extra.UNSEAT_SIM), apn_broken=world.apn_broken | (extra == _Extra.BREAK_APN),
+        sim_missing=world.sim_missing | (extra == _Extra.UNSEAT_SIM),
+        apn_broken=world.apn_broken | (extra == _Extra.BREAK_APN),
         mmsc=world.mmsc & (extra != _Extra.BREAK_MMSC), data=world.data | (extra == _Extra.DATA_ON),
         wifi_mms=(world.wifi_mms | (extra == _Extra.WIFI_MMS_ON)) & (extra != _Extra.WIFI_MMS_OFF),
         vpn_poor=world.vpn_poor | (extra == _Extra.BREAK_VPN),
@@ -174,7 +193,7 @@ def _broken(fixed: Fixed, world: World, extra: np.ndarray, a: np.ndarray, b: np.
         bills=np.where(unpaid, with_nibble(world.bills, np.where(unpaid, b, 0), OVERDUE), world.bills))
 
 
-def _fixed(data: Mapping[str, Any], own: Account) -> Fixed:
+def fixed_of(data: Mapping[str, Any], own: Account) -> Fixed:
     person, line = caller(data), own.lines[own.line]
     around = data["user_db"].get("surroundings", {})
     signals = SIGNAL_AT | around.get("signal_strength", {})
@@ -210,7 +229,7 @@ def _world(data: Mapping[str, Any], own: Account) -> World:
         vpn_poor=False, apps=bits(permitted, 1), lines=bits([LINE_STATUS.index(line["status"]) for line in own.lines], 4),
         line_roaming=bits([line["roaming_enabled"] for line in own.lines], 1), redated=0,
         bills=bits([BILL_STATUS.index(bill["status"]) for bill in owed], 4),
-        refuel=[float(line["data_refueling_gb"]) for line in own.lines] + [0.0] * (LINES - len(own.lines)),
+        refuel=[float(line.get("data_refueling_gb", 0.0)) for line in own.lines] + [0.0] * (LINES - len(own.lines)),
         charged=[0.0, 0.0])
 
 

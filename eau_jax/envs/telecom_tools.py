@@ -225,10 +225,10 @@ def agent_tool(xp: Any, fixed: Fixed, world: World, code: Array, a: Array, amoun
     Returns:
       The world after it, and whether the call failed (it then changed nothing).
     """
-    on_line, slot = _any(code, ON_LINES), xp.clip(a, 0, BILLS - 1)
+    on_line, slot = is_any(code, ON_LINES), xp.clip(a, 0, BILLS - 1)
     pays = code == Do.SEND_PAYMENT_REQUEST
     line, bill, bit = nibble(world.lines, slot), nibble(world.bills, slot), 1 << slot
-    failed = ((_any(code, LOOKUPS) & (a < 0)) | (on_line & ((a < 0) | (a >= LINES) | (line == 0)))
+    failed = ((is_any(code, LOOKUPS) & (a < 0)) | (on_line & ((a < 0) | (a >= LINES) | (line == 0)))
               | ((code == Do.SUSPEND_LINE) & (line != ACTIVE))
               | ((code == Do.RESUME_LINE) & (line != SUSPENDED) & (line != PENDING))
               | ((code == Do.REFUEL_DATA) & ~(amount > 0))
@@ -280,7 +280,7 @@ def phone_tool(xp: Any, fixed: Fixed, world: World, code: Array, a: Array, b: Ar
     asked = first_bill(xp, world, AWAITING)
     pays = does(Do.MAKE_PAYMENT) & (asked < BILLS)
     switched = air | wifi | data | roaming | saver | calling
-    switch = _any(code, (Do.TOGGLE_AIRPLANE_MODE, Do.TOGGLE_WIFI, Do.TOGGLE_DATA, Do.TOGGLE_ROAMING,
+    switch = is_any(code, (Do.TOGGLE_AIRPLANE_MODE, Do.TOGGLE_WIFI, Do.TOGGLE_DATA, Do.TOGGLE_ROAMING,
                          Do.TOGGLE_DATA_SAVER_MODE, Do.TOGGLE_WIFI_CALLING))
     nothing = ((switch & ~switched) | (does(Do.SET_NETWORK_MODE_PREFERENCE) & ~mode) | (does(Do.SET_APN_SETTINGS) & ~apn)
                | (does(Do.GRANT_APP_PERMISSION) & ~grant) | (does(Do.CONNECT_VPN) & ~connect)
@@ -296,12 +296,12 @@ def phone_tool(xp: Any, fixed: Fixed, world: World, code: Array, a: Array, b: Ar
         vpn=(world.vpn | connect) & ~cut, vpn_poor=world.vpn_poor & ~connect & ~cut,
         apps=xp.where(grant, world.apps | bit, world.apps),
         bills=xp.where(pays, with_nibble(world.bills, xp.clip(asked, 0, BILLS - 1), PAID), world.bills))
-    looks = air | data | roaming | mode | apn | (_any(code, SEARCHES) & ~switch)
+    looks = air | data | roaming | mode | apn | (is_any(code, SEARCHES) & ~switch)
     acted = (code >= FIRST_PHONE) & (code <= LAST_PHONE) & ~nothing
     return searched(xp, fixed, world, looks), acted
 
 
-def _any(code: Array, tools: tuple[Do, ...]) -> Array:
+def is_any(code: Array, tools: tuple[Do, ...]) -> Array:
     found = code == tools[0]
     for tool in tools[1:]:
         found = found | (code == tool)
