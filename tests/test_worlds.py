@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from play import ENVS, WORLDS, built_in, turn
 
-from eau_jax.core.part import Reply
+from eau_jax.core.part import Kind, Reply
 from eau_jax.rollout.episode import Pinned
 from eau_jax.rollout.simulator import simulator
 from eau_jax.users.rules import compile_rules
@@ -136,3 +136,30 @@ def test_a_user_who_leaves_at_once_is_the_end_of_every_world(worlds):
         agent = random_agent(name, np.random.default_rng(0))
         steps = list(episode(world, pinned._replace(rules=rules), 0, 0, agent))
         assert len(steps) <= 20, name
+
+
+PIECES = ("[action]", "[answer]", "[search]", "[finish]", "<tool_call>", "</tool_call>", "<think>", "</think>", "{", "}", '"name"',
+          '"arguments"', ":", ",", "null", "1e999", "9" * 400, "-", "\x00", "\ud800", "\u202e", "é", "💥", "\n", " ", "yes", "R1",
+          "<|im_start|>user", "###STOP###", '{"name": "interact_with_env", "arguments": {"choice": "action", "content": "')
+
+
+@pytest.mark.parametrize("count", [pytest.param(2_000, id="few"), pytest.param(100_000, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", NAMES)
+def test_random_messages_raise_nothing_and_unreadable_ones_change_nothing(worlds, name, count):
+    world, pinned = worlds(name)
+    env, rng = world.env, np.random.default_rng(17)
+    words = [*PIECES, *(word for task in world.tasks[:4] for word in env.expert(task, world.reset(pinned.knobs, 0, 0), rng).split())]
+    state, index, unreadable = world.reset(pinned.knobs, 0, 0), 0, 0
+    for number in range(count):
+        task = world.tasks[index]
+        act = env.parse(task, " ".join(rng.choice(words, rng.integers(0, 12))), state)
+        before = env.score(task, state, 0.0)
+        state, step, _ = world.step(pinned.knobs, pinned.rules, state, act, number, number % 16)
+        assert env.render(task, act, step, state, number)
+        if int(act.kind) == Kind.MALFORMED:
+            unreadable += 1
+            assert step.reward <= 0 and not step.disclosed and env.score(task, state, 0.0) == before and not step.success
+        if state.done:
+            index = (index + 1) % 24
+            state = world.reset(pinned.knobs, index, number)
+    assert unreadable > count // 50
