@@ -48,8 +48,8 @@ def rival(town: int) -> int:
 
 @functools.cache
 def corpus() -> tuple[str, ...]:
-    """One passage for each town and relation; see `passage`."""
-    return tuple(f"The {relation} of {name} is {value(town, relation)}." for town, name in enumerate(TOWNS)
+    """One passage for each town and relation, see `passage`: a title and a sentence. The title tells a town from its rival."""
+    return tuple(f"{name}. The {relation} of {name} is {value(town, relation)}." for town, name in enumerate(TOWNS)
                  for relation in RELATIONS)
 
 

@@ -132,12 +132,12 @@ def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
     """A mediocre agent: guesses early, repeats the question as a query, misreads what it found, finishes at times."""
     queries, draw = task.data.get("queries", [task.data["question"]]), rng.random()
     if int(state.searches) >= len(queries):
-        return f"[answer] {task.data['answer'] if draw < 0.6 else _guess(rng)}"
-    if draw < 0.5:
-        return f"[search] {queries[int(state.searches)]}"
-    if draw < 0.7:
-        return f"[search] {task.data['question'].rstrip('?')}"
-    return f"[answer] {_guess(rng)}" if draw < 0.95 else "[finish]"
+        if draw < 0.7:
+            return f"[answer] {task.data['answer'] if draw < 0.35 else _guess(rng)}"
+        return "[finish]"
+    if draw < 0.65:
+        return f"[search] {queries[int(state.searches)] if draw < 0.5 else task.data['question'].rstrip('?')}"
+    return f"[answer] {_guess(rng)}" if draw < 0.8 else "[finish]"
 
 
 def _submit(right: bool) -> Act:
