@@ -2,7 +2,7 @@
 
 An attribute is true of an entity where one of its cues stands in the entity's category, title or gloss. It is false
 where another attribute of its group is true, or where the entity's kind rules it out; otherwise nobody knows (maybe).
-A question about none of the attributes is true where the gloss holds its words.
+A question about none of the attributes is true where the gloss holds its words, and false where they name another kind.
 """
 
 import functools
@@ -25,44 +25,47 @@ class Attribute(NamedTuple):
     cues: frozenset[str]    # stems in an entity's words that make it true
 
 
-# kind -> (hint, words of a question, further words of a category). The first kind that a category names is the entity's.
+# kind -> (hint, words of a question, words for what is finer, further words of a category).
+# The first kind that a category names is the entity's.
 _KINDS = {
-    "character": ("a fictional character", "character", "superhero mythical mythology legendary vampire god hero robot"),
-    "person": ("a person", "person human man woman people someone", "figure figures artist author composer painter actor "
-               "singer scientist philosopher mathematician athlete celebrity entertainer leader entrepreneur humanitarian "
-               "icon personality band"),
-    "company": ("a company or a brand", "company brand business", "platform media"),
-    "event": ("an event", "event holiday", "festivals festival award period"),
-    "game": ("a game or a sport", "game sport", "sports puzzle activity motorsport"),
-    "place": ("a place", "place location city country landmark building monument mountain river", "cities park structure "
-              "structures museum site forest island waterfall wonder geography geographical geographic geological water "
-              "feature"),
-    "work": ("a work of art", "book movie film song painting novel artwork art", "literature franchise ballet play show "
-             "television series performance performing dance music genre"),
-    "food": ("something to eat or drink", "food drink fruit vegetable dessert", "dish cuisine beverage sweet"),
-    "plant": ("a plant", "plant flower tree", ""),
-    "animal": ("an animal", "animal creature mammal bird fish pet", "animals breed marine marsupial reptile dinosaur"),
-    "sky": ("something in the sky", "planet star galaxy celestial sky space", "astronomy astronomical"),
-    "nature": ("a force or a substance of nature", "phenomenon natural nature weather substance", "season process element "
-               "molecule compound gemstone"),
-    "object": ("an object", "object item device machine", "technology computer software gadget console appliance invention "
-               "instrument utensil aircraft transport transportation ship ride programming structure tool toy vehicle "
-               "vessel furniture ornament"),
+    "character": ("a character in a story", "character story", "superhero vampire god monster wizard",
+                  "mythical mythology legendary hero robot"),
+    "person": ("a person", "person human man woman people someone", "artist author composer painter actor singer scientist "
+               "philosopher athlete leader inventor politician king queen", "figure figures mathematician celebrity "
+               "entertainer entrepreneur humanitarian icon personality band"),
+    "company": ("a company", "company brand business", "", "platform media"),
+    "event": ("an event", "event", "holiday festival award war", "festivals period"),
+    "game": ("a game", "game sport", "puzzle", "sports activity motorsport"),
+    "place": ("a place", "place location", "city country mountain river island forest park museum building monument "
+              "desert ocean lake", "cities landmark structure structures site waterfall wonder geography geographical "
+              "geographic geological water feature"),
+    "work": ("a work of art", "artwork art work", "book movie film song painting novel ballet dance",
+             "literature franchise play show television series performance performing music genre"),
+    "food": ("a food", "food", "fruit vegetable dessert beverage dish", "drink cuisine sweet"),
+    "plant": ("a plant", "plant", "flower tree", ""),
+    "animal": ("an animal", "animal creature", "mammal bird fish reptile insect dinosaur dog cat",
+               "animals breed marine marsupial"),
+    "sky": ("something in the sky", "celestial sky space", "planet star galaxy moon", "astronomy astronomical"),
+    "nature": ("a thing of nature", "nature natural", "phenomenon weather substance season element storm",
+               "process molecule compound gemstone"),
+    "object": ("an object", "object item", "device machine instrument utensil aircraft computer software phone",
+               "technology gadget console appliance invention transport transportation ship ride programming structure "
+               "tool toy vehicle vessel furniture ornament"),
 }
 # trait -> (hint, words of a question, further cues, kinds it is true of, kinds it is false of)
 _NOT_MADE = "character person plant animal sky nature"
 _TRAITS = {
     "living": ("alive", "alive living lives", "", "plant animal", "company event game place work sky nature object food"),
-    "fictional": ("not real", "fictional imaginary mythical fiction", "fantasy", "character",
+    "fictional": ("fictional", "fictional imaginary mythical fiction", "fantasy", "character",
                   "person company plant animal sky nature food"),
-    "made": ("made by people", "manmade man-made artificial built invented", "invented built designed",
+    "made": ("artificial", "manmade artificial built invented", "designed",
              "company game work object", _NOT_MADE),
-    "edible": ("good to eat or drink", "edible eat eaten drink tasty", "dish flavor", "food",
+    "edible": ("edible", "edible eat eaten drink tasty", "dish flavor", "food",
                "character person company event game place work sky"),
     "electronic": ("electronic", "electronic electric electricity battery", "digital computer smartphone wireless",
                    "", "character person plant animal food place sky"),
-    "male": ("male", "male man boy he him", "his king prince father actor", "", "company event game place food object"),
-    "female": ("female", "female woman girl she", "her queen princess mother actress", "",
+    "male": ("male", "male man boy", "he him his king prince father actor", "", "company event game place food object"),
+    "female": ("female", "female woman girl", "she her queen princess mother actress", "",
                "company event game place food object"),
     "old": ("very old", "ancient old antique", "century medieval egyptian roman", "", ""),
     "modern": ("modern", "modern recent contemporary today", "", "", ""),
@@ -93,21 +96,24 @@ def _ontology() -> tuple[Attribute, ...]:
     found = [Attribute(name, group, f"It is {name}.", _bag(words), _bag(words))
              for group, named in (("size", _SIZES), ("colour", _COLOURS), ("material", _MATERIALS))
              for name, words in named.items()]
-    found += [Attribute(thing, "thing", article(thing), _bag(thing), _bag(thing)) for sort in THINGS for thing in THINGS[sort]]
-    found += [Attribute(sort, "sort", article(sort), _bag(sort), _bag(sort)) for sort in THINGS]
+    things = [("thing", thing) for sort in THINGS for thing in THINGS[sort]] + [("sort", sort) for sort in THINGS]
+    found += [Attribute(name, group, article(name), _bag(name), _bag(name)) for group, name in things]
     found += [Attribute(name, name, f"It is {hint}.", _bag(words), _bag(f"{words} {cues}"))
               for name, (hint, words, cues, _, _) in _TRAITS.items()]
-    found += [Attribute(name, "kind", f"It is {hint}.", _bag(words), frozenset()) for name, (hint, words, _) in _KINDS.items()]
+    found += [Attribute(name, "kind", f"It is {hint}.", _bag(words), frozenset())
+              for name, (hint, words, *_) in _KINDS.items()]
     return tuple(found)
 
 
 ATTRIBUTES = _ontology()
 INDEX = {attribute.name: index for index, attribute in enumerate(ATTRIBUTES)}
+_FINER = {name: _bag(finer) for name, (_, _, finer, _) in _KINDS.items()}
 # Words that questions are framed with; they tell nothing of an entity.
 _FRAME = _bag("thing kind type sort made make color colour called known famous considered found used use usually often "
-              "typically generally related associated entity correct true right really part form")
+              "typically generally related associated entity correct true right really part form able he she him her one")
 _ARTICLES = frozenset("the a an it is its my guess final i think answer you are thinking of am".split())
 _LETTER = re.compile(r"\b(?:start|begin)s?\b.*?\bwith\b(?:\s+(?:a|an|the))?(?:\s+letter)?\W+([a-z])\b", re.IGNORECASE)
+_MAN_MADE = re.compile(r"\b(?:man|hand)[ -]made\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -128,7 +134,7 @@ def entity(task: Task) -> Entity:
 
 def asked(question: str) -> tuple[tuple[int, ...], frozenset[str]]:
     """(the attributes that a question names, the words of it that belong to none of them)."""
-    words = frozenset(stems(question)) - _FRAME
+    words = frozenset(stems(_MAN_MADE.sub("manmade", question))) - _FRAME
     named = tuple(index for index, attribute in enumerate(ATTRIBUTES) if words & attribute.words)
     return named, words - frozenset().union(*(ATTRIBUTES[index].words for index in named))
 
@@ -149,7 +155,7 @@ def truth(task: Task, question: str) -> int | None:
     if letter:
         return YES if _letters(task.data["title"])[:1] == letter.group(1).lower() else NO
     known, (named, others) = entity(task), asked(question)
-    parts = [known.truth[index] for index in named] + [YES if word in known.words else MAYBE for word in others]
+    parts = [known.truth[index] for index in named] + [_fact(known, word) for word in others]
     plain = question.casefold().split()
     if not parts:
         return None
@@ -157,6 +163,15 @@ def truth(task: Task, question: str) -> int | None:
         return MAYBE
     deciding, other = (YES, NO) if "or" in plain else (NO, YES)
     return deciding if deciding in parts else other if set(parts) == {other} else MAYBE
+
+
+def _fact(known: Entity, word: str) -> int:
+    """Whether a word that belongs to no attribute fits. A bird is no mountain, and neither is what is called a river."""
+    if word in known.words:
+        return YES
+    kinds = [name for name, finer in _FINER.items() if word in finer]
+    ruled_out = [known.truth[INDEX[name]] == NO or bool(_FINER[name] & known.words) for name in kinds]
+    return NO if kinds and all(ruled_out) else MAYBE
 
 
 def is_right(task: Task, guess: str) -> bool:
@@ -173,8 +188,8 @@ def spaced(text: str) -> str:
 def _entity(title: str, description: str, gloss: str, category: str) -> Entity:
     own = _bag(f"{title} {gloss} {category.replace('_', ' ')}")
     sorts = _bag(category.replace("_", " ")), _bag(description)
-    kind = next((name for words in sorts for name, (_, asked, cues) in _KINDS.items()
-                 if words & _bag(f"{asked} {cues}")), None)
+    kind = next((name for words in sorts for name, (_, asked, finer, cues) in _KINDS.items()
+                 if words & _bag(f"{asked} {finer} {cues}")), None)
     yes = {attribute.name for attribute in ATTRIBUTES if own & attribute.cues} | ({kind} - {None})
     stated = yes - {name for name in _KINDS if name != kind}
     yes |= {name for name, (_, _, _, kinds, _) in _TRAITS.items() if kind in kinds.split()}

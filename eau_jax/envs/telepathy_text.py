@@ -150,7 +150,7 @@ def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
     if draw < 0.25:
         return f"[action] {_pick(('What is it?', 'What do you think of?', 'Tell me more.'), rng)}"
     if not parts:
-        return f"[action] Is it {_pick(('alive', 'big', 'a person', 'old'), rng)}?" if draw < 0.9 else expert(task, state, rng)
+        return expert(task, state, rng) if draw > 0.9 else f"[action] Is it {_pick(('alive', 'big', 'a person'), rng)}?"
     if draw < 0.55:
         part = _pick(tuple(parts), rng)
         return f"[action] {_asked(part, _pick(parts[part], rng))}"

@@ -189,7 +189,8 @@ def _look(table: Table, knobs: Knobs, state: State, act: Act) -> _Seen:
     share = (act.mask >> BITS * slots & LEVELS) / LEVELS
     exists = story & (jnp.asarray(table.statements)[state.task] >> slots & 1 != 0)
     full, half = exists & (share >= knobs.full_at), exists & (share >= knobs.half_at)
-    score = jnp.sum(weights * jnp.where(full, 1.0, jnp.where(half, knobs.half_credit, 0.0)))
+    earned = jnp.where(full, weights, jnp.where(half, knobs.half_credit * weights, 0.0))
+    score = sum(earned[slot] for slot in range(STATEMENTS))  # in this order, alone or in a batch: the same to the bit
     yes, no = act.values[0] >= knobs.yes_at, act.values[0] <= knobs.no_at
     truth = jnp.where(ask, jnp.where((yes & (act.flags == 0)) | (no & (act.flags != 0)), 2, jnp.where(yes | no, 0, 1)), 0)
     gain = jnp.maximum(score - state.best, 0.0)

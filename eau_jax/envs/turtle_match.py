@@ -9,6 +9,7 @@ import functools
 from typing import NamedTuple
 
 from eau_jax.core.types import Task
+from eau_jax.envs import yes_no
 from eau_jax.envs.intention_match import stems
 
 LEVELS = 63              # a share is carried as a whole number of 1/LEVELS
@@ -21,7 +22,7 @@ _FRAME = frozenset(stems(
     "describe describes indicate indicates highlight highlights show shows involve involves involving narrative detail "
     "protagonist narrator character explained explanation fact actually because happen happened true really someone "
     "somebody person people thing question yes maybe correct right wrong think guess answer out into up during near "
-    "only even different original"))
+    "only even different original hm hmm"))
 
 
 class Lexicon(NamedTuple):
@@ -31,6 +32,7 @@ class Lexicon(NamedTuple):
     rivals: tuple[frozenset[str], ...]        # of each statement
     surface: frozenset[str]
     hidden: frozenset[str]                    # the hidden story and the statements
+    sentences: tuple[tuple[frozenset[str], bool], ...]  # of the hidden story and the statements: (words, negated)
     length: int                               # words of a story that are read
 
 
@@ -50,6 +52,12 @@ def truth(task: Task, question: str) -> float | None:
     if any(words & rivals for rivals in lexicon.rivals):
         return 0.0
     return len(words & lexicon.hidden) / len(words)
+
+
+def denied(task: Task, question: str) -> bool:
+    """Whether the question is negated, and the sentence that is most like it is not."""
+    words = frozenset(_words(question))
+    return yes_no.negated(question) and not max(_of(task).sentences, key=lambda sentence: len(words & sentence[0]))[1]
 
 
 def pack(shares: tuple[int, ...]) -> int:
@@ -73,8 +81,11 @@ def _lexicon(surface: str, bottom: str, statements: tuple[tuple[str, tuple[str, 
     bags = tuple({word: SURFACE_WEIGHT if word in known else 1.0 for word in _words(statement)}
                  for statement, _ in statements)
     every = _words(bottom) + [word for bag in bags for word in bag]
+    sentences = yes_no.sentences(bottom) + [statement for statement, _ in statements]
     return Lexicon(statements=bags, rivals=tuple(frozenset(_words(" ".join(rivals))) for _, rivals in statements),
-                   surface=known, hidden=frozenset(every), length=LENGTH * len(every))
+                   surface=known, hidden=frozenset(every),
+                   sentences=tuple((frozenset(_words(text)), yes_no.negated(text)) for text in sentences),
+                   length=LENGTH * len(every))
 
 
 def _words(text: str) -> list[str]:

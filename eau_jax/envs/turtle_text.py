@@ -17,7 +17,7 @@ class Do(enum.IntEnum):
     """`Act.code`. Of ASK, OPEN and STORY values[3] is a fingerprint of the words."""
 
     MALFORMED = 0    # no act could be read
-    ASK = 1          # a yes-or-no question; values[0]: share of it that is true, flags: 1 where it is negated
+    ASK = 1          # a yes-or-no question; values[0]: share of it that is true, flags: 1 where it denies that
     OPEN = 2         # a question that cannot be answered with yes or no
     STORY = 3        # tells the hidden story; `mask` holds how much of each statement, as `turtle_match.pack` does
     NOT_OFFERED = 4  # an act that this world does not have
@@ -86,7 +86,7 @@ def parse(task: Task, text: str, state: Any) -> Act:
     truth = None if yes_no.is_open(content) else match.truth(task, content)
     if truth is None:
         return message.act(kind, Do.OPEN, values=(0, 0, 0, yes_no.fingerprint(content)))
-    return _ask(content, truth, yes_no.negated(content))
+    return _ask(content, truth, match.denied(task, content))
 
 
 def question(task: Task, text: str, state: Any) -> Question | None:
@@ -197,9 +197,9 @@ def _story(content: str, levels: tuple[int, ...]) -> Act:
     return message.act(Kind.ANSWER, Do.STORY, match.pack(levels), (0, 0, 0, yes_no.fingerprint(content)))
 
 
-def _ask(content: str, truth: float, negated: bool) -> Act:
+def _ask(content: str, truth: float, denied: bool) -> Act:
     act = message.act(Kind.ACTION, Do.ASK, values=(truth, 0, 0, yes_no.fingerprint(content)))
-    return act.replace(flags=np.int32(negated))
+    return act.replace(flags=np.int32(denied))
 
 
 def _read_story(content: str, answer: str, count: int) -> Act | None:

@@ -19,8 +19,13 @@ def negated(question: str) -> bool:
 
 def is_open(question: str) -> bool:
     """Whether its last sentence asks for more than yes or no."""
-    sentences = [sentence for sentence in _SENTENCE.split(question) if sentence.strip()]
-    return bool(sentences) and _OPEN.match(sentences[-1]) is not None
+    said = sentences(question)
+    return bool(said) and _OPEN.match(said[-1]) is not None
+
+
+def sentences(text: str) -> list[str]:
+    """The text's sentences, none of them empty."""
+    return [sentence for sentence in _SENTENCE.split(text) if sentence.strip()]
 
 
 def fingerprint(text: str) -> float:

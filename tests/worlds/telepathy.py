@@ -14,6 +14,10 @@ from worlds import draw_acts
 CODES = Do
 MOVED = {}
 FLOOR = 0.02   # naming everything at once, or nothing, finds out nothing
+NULLS = {"every name": lambda *_: f"[answer] {' '.join(_EVERY)}",
+         "description": lambda task, *_: f"[answer] {env.prompt(task)[1]}"}
+
+_EVERY = [word for words in (*generator.OPTIONS.values(), *generator.THINGS.values()) for word in words]
 
 
 def random_acts(tasks, shape, rng):
@@ -41,7 +45,7 @@ def sayable_acts(task, rng):
 def agent_text(task, act):
     """Words for an act: `parse` must give the act back."""
     name = ATTRIBUTES[int(act.values[0])].name
-    other = task.data["title"] if act.values[0] == YES else "on the moon"
+    other = task.data["title"] if act.values[0] == YES else "on the menu"
     return {Do.MALFORMED: "hello", Do.ASK: f"[action] Is it {'not ' if act.flags else ''}{name}?",
             Do.ASK_OTHER: f"[action] Is it {other}?", Do.OPEN: "[action] What is it?",
             Do.GUESS: f"[answer] It is a {task.data['title'] if act.values[0] else 'small pink cup'}!",

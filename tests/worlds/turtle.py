@@ -14,6 +14,11 @@ from worlds import draw_acts
 CODES = Do
 MOVED = {}
 FLOOR = 0.05   # telling every possible story at once tells none
+NULLS = {"every story": lambda *_: f"[answer] {' '.join(_EVERY)}",
+         "surface": lambda task, *_: f"[answer] {env.prompt(task)[1]}",
+         "every question": lambda *_: f"[action] {' '.join(_EVERY)}"}
+
+_EVERY = [form.format(option) for form, options in generator.PARTS.values() for option in options]
 
 
 def random_acts(tasks, shape, rng):
