@@ -29,6 +29,7 @@ HELP = """usage: eau-jax COMMAND ...
   sft CONFIG      the cold start alone
   eval RUN|PLAN   a run's policy on its held-out tasks, or an evaluation plan (a Python file with `plan()`)
   compare A B ..  finished evaluations side by side, paired by task
+  data FOLDER     checks a folder of upstream benchmark files, and says where to get what is missing
   export RUN DIR  a run's policy as a Hugging Face folder
   report RUN      a page with curves, knob history and dialogues; of an evaluation, a page with tables
   chat RUN        talk to a run's agent in the terminal
@@ -87,6 +88,16 @@ class Compare:
     """what is compared"""
     plot: str = ""
     """PNG to draw"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Compares a folder with the upstream benchmark files by their SHA-256; exit status 1 when something is missing or different."""
+
+    folder: tyro.conf.Positional[str] = "data"
+    """holds usergym/ and tau2/"""
+    part: str = ""
+    """only files that begin so, such as tau2/retail/"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +169,7 @@ def _run(arguments: list[str]) -> int:
         return _learn(command, rest)
     if command == "eval" and rest and rest[0].endswith(".py"):
         return _evaluate(*parse_plan(rest[0], rest[1:]))
-    commands = {"eval": Eval, "export": Export, "report": Report, "chat": Chat, "compare": Compare}
+    commands = {"eval": Eval, "export": Export, "report": Report, "chat": Chat, "compare": Compare, "data": Data}
     if command not in commands:
         raise ConfigError(f"unknown command {command!r}{knob.nearest(command, [*commands, 'train', 'sft'])}")
     given = tyro.cli(commands[command], prog=f"eau-jax {command}", args=rest)
@@ -166,6 +177,12 @@ def _run(arguments: list[str]) -> int:
         return _report(given.run)
     if isinstance(given, Compare):
         return _compare(given)
+    if isinstance(given, Data):
+        from eau_jax.envs import tau2_files
+
+        found = tau2_files.check(given.folder, given.part)
+        Console().print(tau2_files.described(found, given.folder), soft_wrap=True, highlight=False, markup=False)
+        return 0 if found.complete else 1
     from eau_jax import trained
 
     if isinstance(given, Eval):
