@@ -48,7 +48,8 @@ def test_a_full_episode_by_hand():
     assert stop_reason(lines[-1].stop) is StopReason.COMPLETED
 
 
-@pytest.mark.parametrize("code, share", [(RIGHT, 1.0), ("def fee(x):\n    return 0", 0.5), ("def fee(x):\n    return x", 0.25),
+@pytest.mark.parametrize("code, share", [(RIGHT, 1.0), ("def fee(x):\n    return 0", 0.5),
+                                         ("def fee(x):\n    return x", 0.25),
                                          ("def fee(x):\n    return 5 * (x - 3)", 0.75), ("I do not know", 0.0)])
 @pytest.mark.parametrize("mix", [0.5, 0.0])
 def test_a_submission_earns_the_mix_of_pass_and_success(code, share, mix):
@@ -108,7 +109,7 @@ def test_a_program_in_the_last_message_is_the_answer():
     (f"[answer] {RIGHT}", Kind.ANSWER, Do.ANSWER),
     (f"[answer]\n\n{RIGHT}\n", Kind.ANSWER, Do.ANSWER),
     (f"[answer] {RIGHT}<|im_end|><|im_start|>user\nraise", Kind.ANSWER, Do.ANSWER),
-    ("<tool_call>" + json.dumps({"name": "interact_with_env", "arguments": {"choice": "answer", "content": RIGHT}}) + "</tool_call>",
+    ("<tool_call>" + json.dumps({"name": "interact_with_env", "arguments": {"choice": "answer", "content": RIGHT}}),
      Kind.ANSWER, Do.ANSWER),
     ("[answer] def fee(x):\n    d, action = [1, 2], 0\n    return max(0, x - 3) * (4 + d[action])", Kind.ANSWER, Do.ANSWER),
     ("[action] What is the rate? OUTPUT: I WANT TO ANSWER: x", Kind.ACTION, Do.ASK),
@@ -125,7 +126,8 @@ def test_both_forms_are_read(text, kind, code):
 
 def test_a_question_asks_for_what_it_names():
     asks = lambda text: (lambda a: (int(a.mask), int(a.flags)))(env.parse(TASK, f"[action] {text}", None))
-    assert asks("What rate, and how many free days?") == (0b011, 0) and asks("Which rate? What of negative days?") == (0b110, 0)
+    assert asks("What rate, and how many free days?") == (0b011, 0)
+    assert asks("Which rate? What of negative days?") == (0b110, 0)
     assert asks("Is the rate 5 per day?") == (0b010, 1) and asks("So is it a rate of 7?") == (0b010, 0)
     assert env.parse(TASK, "[action] Is there a rate?", None).code == Do.ASK
     assert asks("Should 3 days be free?") == (0b001, 1)
@@ -148,8 +150,8 @@ def _all_replies(task, rng):
     everything = 2 ** len(facts(task))
     for say in Say:
         told = int(rng.integers(everything)) if say in (Say.FACTS, Say.CORRECTED, Say.VOLUNTEERED, Say.CONFIRM) else 0
-        step = TimeStep(code=np.int32(say), disclosed=np.int32(told), reward=np.float32(0), discount=np.float32(1), done=False,
-                        success=False, stop=np.int32(0), tool=False)
+        step = TimeStep(code=np.int32(say), disclosed=np.int32(told), reward=np.float32(0), discount=np.float32(1),
+                        done=False, success=False, stop=np.int32(0), tool=False)
         yield render(task, act(Kind.ACTION, 1), step, None, int(rng.integers(100))), told
 
 
@@ -205,8 +207,9 @@ EXECUTOR = Executor(Limits(call_seconds=0.5, cpu_seconds=2, wall_seconds=20.0))
 
 
 def test_agents_on_built_in_tasks():
-    tasks = built_in("colbench", 40)[1]
-    def share(agent):
+    tasks = built_in("colbench", 24)[1]
+
+    def share(agent, tasks=tasks):
         lines = [play(env, task, agent, seed=i)[-1] for i, task in enumerate(tasks)]
         return np.mean([float(line.act.values[0]) if line.act.code == Do.ANSWER else 0.0 for line in lines])
     assert share(env.expert) == 1.0
@@ -214,7 +217,7 @@ def test_agents_on_built_in_tasks():
     stub = lambda task, state, rng: f"[answer] def {calls(task)[0].split('(')[0]}(x):\n    return 0"
     assert share(stub) < 0.25, "a stub passes few tests"
     for silent in ("", "[action] Tell me everything.", "[finish]", "[action] Write the function."):
-        assert share(lambda task, state, rng, silent=silent: silent) == 0.0
+        assert share(lambda task, state, rng, silent=silent: silent, tasks[:6]) == 0.0
 
 
 def test_sample_tasks_in_the_upstream_schema(shared_data):
@@ -236,7 +239,8 @@ def test_facts_are_read_off_a_program():
     answers = {fact.slot: fact.answer for fact in known}
     assert answers == {
         "case": "If no rows, return none.", "skip": "Skip it if the age of row is below 18.",
-        "default": "Without pay take 7.", "rounding": "Round to 3 decimals.", "rule": "If total is above 250, total becomes 250.",
+        "default": "Without pay take 7.", "rounding": "Round to 3 decimals.",
+        "rule": "If total is above 250, total becomes 250.",
         "result": "Return the round of total times 1.2 and 3.", "keys": "The keys are age."}
     assert {fact.slot: fact.values for fact in known}["skip"] == ("18", "age")
     assert read_facts("x = 1") == ()

@@ -126,8 +126,8 @@ def test_passages_of_the_user_are_read(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text(json.dumps({"title": "Oslo", "text": "A city."}) + "\n" + json.dumps({"text": "Other."}))
     assert read_passages(path) == ("Oslo: A city.", "Other.")
-    for text, said in (('{"text": "a"}\n{"title": "b"}', "line 2: expected an object"), ("[1]", "line 1"), ("", "at least one"),
-                       ('{"text": 3}', "line 1: expected \"text\" to be a non-empty string")):
+    for text, said in (('{"text": "a"}\n{"title": "b"}', "line 2: expected an object"), ("[1]", "line 1"),
+                       ("", "at least one"), ('{"text": 3}', "line 1: expected \"text\" to be a non-empty string")):
         path.write_text(text)
         with pytest.raises(TaskFileError, match=said):
             read_passages(path)

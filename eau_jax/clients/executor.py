@@ -1,10 +1,10 @@
 """Runs Python that nobody has checked, and says what share of a task's calls agrees with the reference solution.
 
-Each run is a fresh interpreter (`executor_worker.py`) in a session of its own: limits on processor time, memory, file size and
-processes, no network where the machine lets us take it away (`unshare`), an audit hook that refuses files, processes and
-sockets, an unprivileged user where we are root and can become one, and a wall-clock limit after which the whole process
-group is killed. The reference runs in another process, so a submission cannot read it, and results are compared here as
-text. One process runs all calls of one submission; a call sees a fresh namespace.
+Each run is a fresh interpreter (`executor_worker.py`) in a session of its own: limits on processor time, memory, file
+size and processes, no network where the machine lets us take it away (`unshare`), an audit hook that refuses files,
+processes and sockets, an unprivileged user where we are root and can become one, and a wall-clock limit after which the
+whole process group is killed. The reference runs in another process, so a submission cannot read it, and results are
+compared here as text. One process runs all calls of one submission; a call sees a fresh namespace.
 
 This keeps mistakes and opportunism of a trained policy away from the host. It is no virtual machine: run strangers' code
 inside a container.
@@ -93,7 +93,7 @@ class Executor(NamedTuple):
     python: str = sys.executable
 
     def __call__(self, code: str, reference: str, calls: tuple[str, ...]) -> tuple[float, int]:
-        """(share of the calls that agree, place of the outcome in `Outcome`): what `envs.colbench` takes. Errors as `judge`."""
+        """(share of the calls that agree, place of the outcome in `Outcome`), as `envs.colbench` takes it; see `judge`."""
         verdict = self.judge(code, reference, calls)
         return verdict.share, list(Outcome).index(verdict.outcome)
 
@@ -110,7 +110,8 @@ class Executor(NamedTuple):
             raise ValueError("no calls; a submission is compared on one or more")
         called = {match.group(1) for match in map(_CALLED.match, calls) if match}
         if called and not any(name in code for name in called):
-            return Verdict(0.0, Outcome.RAISED, f"nothing is named {', '.join(sorted(called))}", (Outcome.RAISED,) * len(calls))
+            detail = f"nothing is named {', '.join(sorted(called))}"
+            return Verdict(0.0, Outcome.RAISED, detail, (Outcome.RAISED,) * len(calls))
         expected = _expected(self, reference, tuple(calls))
         results = self.run(code, calls)
         outcomes = tuple(map(self._compare, results, expected))

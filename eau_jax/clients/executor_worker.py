@@ -23,8 +23,8 @@ HARMLESS = frozenset((
     "sys._getframe", "sys._getframemodulename", "object.__getattr__", "object.__setattr__", "object.__delattr__",
     "array.__new__", "pickle.find_class", "time.sleep", "builtins.input", "builtins.input/result", "re.compile",
     "sys.unraisablehook", "sys.excepthook", "sys.set_int_max_str_digits", "cpython.run_stdin"))
-UNSAFE = frozenset(("ctypes", "_ctypes", "_posixsubprocess", "_posixshmem", "_xxsubinterpreters", "_interpreters", "_testcapi",
-                    "faulthandler", "_testinternalcapi"))
+UNSAFE = frozenset(("ctypes", "_ctypes", "_posixsubprocess", "_posixshmem", "_xxsubinterpreters", "_interpreters",
+                    "_testcapi", "_testinternalcapi", "faulthandler"))
 BANNED = ("import os", "from os", "import sys", "from sys", "exit", "quit", "sudo", "transformers", "argparse")  # upstream's
 VALUE_LIMIT = 100_000   # characters of one result
 

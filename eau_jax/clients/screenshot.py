@@ -20,8 +20,9 @@ HTML_LIMIT = 200_000       # characters of a page
 # Stands for every picture from the network, so that two pages never differ by a picture that a server drew at random.
 PICTURE = ("data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' width='300' height='200'%3E"
            "%3Crect width='300' height='200' fill='%23888'/%3E%3C/svg%3E")
-_REMOTE = re.compile(r"""(?:https?:)?//[^\s"'()<>]+\.(?:png|jpe?g|gif|webp|svg)[^\s"'()<>]*|https?://(?:source\.unsplash\.com"""
-                     r"""|picsum\.photos|via\.placeholder\.com|placehold\.co)[^\s"'()<>]*""", re.IGNORECASE)
+_REMOTE = re.compile(r"""(?:https?:)?//[^\s"'()<>]+\.(?:png|jpe?g|gif|webp|svg)[^\s"'()<>]*"""
+                     r"""|https?://(?:source\.unsplash\.com|picsum\.photos|via\.placeholder\.com|placehold\.co)"""
+                     r"""[^\s"'()<>]*""", re.IGNORECASE)
 
 Embed = Callable[[np.ndarray], np.ndarray]   # u8[H, W, 3] -> f[D]
 
@@ -56,8 +57,9 @@ def screenshot(html: str, path: str = "", width: int = 1280, height: int = 960, 
     with tempfile.TemporaryDirectory() as folder:
         page, picture = Path(folder, "page.html"), Path(folder, "page.png")
         page.write_text(_REMOTE.sub(PICTURE, html[:HTML_LIMIT]), encoding="utf-8", errors="replace")
-        command = [path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND",
-                   f"--user-data-dir={folder}/profile", f"--window-size={width},{height}", f"--screenshot={picture}", page.as_uri()]
+        command = [path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                   "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile",
+                   f"--window-size={width},{height}", f"--screenshot={picture}", page.as_uri()]
         try:
             run = subprocess.run(command, capture_output=True, timeout=seconds, start_new_session=True)
         except FileNotFoundError:
@@ -65,7 +67,8 @@ def screenshot(html: str, path: str = "", width: int = 1280, height: int = 960, 
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InfraError(f"the browser drew nothing within {seconds:g} s: {error}") from None
         if not picture.is_file():
-            raise InfraError(f"the browser drew nothing (exit status {run.returncode}): {run.stderr[-200:].decode(errors='replace')}")
+            said = run.stderr[-200:].decode(errors="replace")
+            raise InfraError(f"the browser drew nothing (exit status {run.returncode}): {said}")
         with Image.open(picture) as image:
             return np.asarray(image.convert("RGB").resize((width, height)), np.uint8)
 

@@ -113,7 +113,8 @@ def table(tasks: tuple[Task, ...]) -> Table:
             raise ValueError(f"task {task.id!r}, field {error}") from None
         known = facts(task)
         everything[row] = 2 ** len(known) - 1
-        importance[row, :len(known)] = np.array([fact.importance for fact in known]) / max(sum(f.importance for f in known), 1e-9)
+        weights = np.array([fact.importance for fact in known])
+        importance[row, :len(known)] = weights / max(weights.sum(), 1e-9)
         length[row, :len(known)] = [len(fact.answer) + 1 for fact in known]
     return Table(everything=everything, importance=importance, length=length)
 
@@ -121,8 +122,8 @@ def table(tasks: tuple[Task, ...]) -> Table:
 def reset(table: Table, knobs: Knobs, index: Array, key: Array) -> State:
     """The state before the first message about task `index`. Nothing is drawn: a task has one user."""
     zero, no = jnp.int32(0), jnp.bool_(False)
-    return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=no, stop=zero, final=knobs.max_turns <= zero + 1, told=zero,
-                 passed=jnp.float32(0), useless=zero, useless_run=zero, invalid=zero)
+    return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=no, stop=zero, final=knobs.max_turns <= zero + 1,
+                 told=zero, passed=jnp.float32(0), useless=zero, useless_run=zero, invalid=zero)
 
 
 def observe(table: Table, knobs: Knobs, state: State, act: Act) -> Array:
@@ -161,11 +162,13 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
               - jnp.where((stop != 0) & ~answered, knobs.no_answer_penalty, 0.0)
               - jnp.where(seen.unreadable, knobs.invalid_penalty, 0.0))
     new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, final=turn + 1 >= knobs.max_turns,
-                told=state.told | told, passed=passed, useless=seen.useless, useless_run=seen.useless_run, invalid=seen.invalid)
+                told=state.told | told, passed=passed, useless=seen.useless, useless_run=seen.useless_run,
+                invalid=seen.invalid)
     code = _say(knobs, seen, act, reply, told, volunteer, leave)
-    time_step = TimeStep(code=with_reward(code, knobs.show_reward_in_text), disclosed=told, reward=reward.astype(jnp.float32),
-                         discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32), done=stop != 0, success=success,
-                         stop=stop, tool=jnp.bool_(False))
+    time_step = TimeStep(
+        code=with_reward(code, knobs.show_reward_in_text), disclosed=told, reward=reward.astype(jnp.float32),
+        discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32), done=stop != 0, success=success, stop=stop,
+        tool=jnp.bool_(False))
     return absorb(state, new, time_step)
 
 

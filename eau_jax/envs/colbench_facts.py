@@ -36,8 +36,9 @@ def read_facts(reference: str) -> tuple[Fact, ...]:
     for slot, cues, sentence, node in _facts(tree):
         sentence = " ".join(sentence.split())
         if len(sentence) <= LONGEST and sentence not in found:
-            names = [word for part in ast.walk(node) if isinstance(part, ast.Name) for word in _WORD.findall(part.id)]
-            strings = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            parts = list(ast.walk(node))
+            names = [word for part in parts if isinstance(part, ast.Name) for word in _WORD.findall(part.id)]
+            strings = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
             values = dict.fromkeys([*_NUMBER.findall(sentence), *(text for text in strings if text.strip())])
             found[sentence] = Fact(slot, tuple(dict.fromkeys([*cues, *names, *strings])), sentence, tuple(values), 1.0)
     return _numbered(tuple(found.values()))
@@ -86,7 +87,8 @@ def _facts(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...], str, ast.AST]]
         match node:
             case ast.If(test=test, body=[ast.Return(value=ast.expr() as value)]):
                 told.add(node.body[0])
-                yield "case", (*_EDGE, "case", "when", "if", "threshold", "limit"), f"If {words(test)}, return {words(value)}.", node
+                yield ("case", (*_EDGE, "case", "when", "if", "threshold", "limit"),
+                       f"If {words(test)}, return {words(value)}.", node)
             case ast.If(test=test, body=[ast.Continue()]):
                 yield "skip", ("skip", "ignore", "filter", "invalid"), f"Skip it if {words(test)}.", test
             case ast.If(test=test, body=[ast.Raise()]):
@@ -94,7 +96,8 @@ def _facts(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...], str, ast.AST]]
     for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id="sorted") | ast.Attribute(attr="sort"), keywords=options):
-                key = "".join(f" by {words(k.value.body)}" for k in options if k.arg == "key" and isinstance(k.value, ast.Lambda))
+                keys = [k.value.body for k in options if k.arg == "key" and isinstance(k.value, ast.Lambda)]
+                key = "".join(f" by {words(body)}" for body in keys)
                 down = any(k.arg == "reverse" and getattr(k.value, "value", False) for k in options)
                 yield "order", ("sort", "order", "first", "tie"), f"Sort{key}{', largest first' if down else ''}.", node
             case ast.Call(func=ast.Name(id="round"), args=[_, ast.Constant(value=int(digits))]):
@@ -108,19 +111,22 @@ def _facts(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...], str, ast.AST]]
                 yield "rule", ("rule", "when", "if"), f"If {words(test)}, {words(target)} becomes {words(value)}.", node
             case ast.If(test=test, body=[ast.AugAssign(target=target, op=op, value=value)]) if type(op) in _BINARY:
                 yield ("rule", ("rule", "when", "if"),
-                       f"If {words(test)}, {words(target)} becomes {words(target)} {_BINARY[type(op)]} {words(value)}.", node)
+                       f"If {words(test)}, {words(target)} becomes {words(target)} {_BINARY[type(op)]} {words(value)}.",
+                       node)
             case ast.comprehension(target=target, ifs=[test, *_]):
                 yield "filter", ("filter", "which", "keep", "count"), f"Keep {words(target)} only if {words(test)}.", node
     for node in nodes:
         match node:
             case ast.Assign(targets=[ast.Name() as target], value=ast.BinOp() | ast.IfExp() as value) if node not in told:
-                yield "formula", ("formula", "compute", "rate", "how"), f"{words(target)} is {words(value)}.".capitalize(), node
+                yield ("formula", ("formula", "compute", "rate", "how"),
+                       f"{words(target)} is {words(value)}.".capitalize(), node)
             case ast.Return(value=ast.expr() as value) if node not in told:
                 yield "result", ("return", "output", "result", "type"), f"Return {words(value)}.", node
     keys = sorted({node.slice.value for node in nodes if isinstance(node, ast.Subscript)
                    and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)})
     if keys:
-        yield "keys", ("format", "keys", "structure", "dictionary", "input"), f"The keys are {', '.join(keys)}.", ast.Constant(keys[0])
+        yield ("keys", ("format", "keys", "structure", "dictionary", "input"), f"The keys are {', '.join(keys)}.",
+               ast.Constant(keys[0]))
 
 
 def _numbered(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:

@@ -32,39 +32,43 @@ class Shape(NamedTuple):
     about: str                                  # what it does, as the request says it
     body: str                                   # its return expression with {slot} for each fact
     slots: dict[str, tuple[Any, ...]]           # what each fact may be
-    inputs: Callable[[dict[str, Any]], list]    # arguments that tell different facts apart; the first ten different ones count
+    inputs: Callable[[dict[str, Any]], Any]     # arguments that tell facts apart; the first ten different ones count
 
 
 _SMALL, _TENS = tuple(range(2, 10)), tuple(range(10, 100, 10))
+_TEXTS = (*("watermelon" + "s" * k for k in range(4)), "strawberry jam", "encyclopedia", "photographer", "a long winter",
+          "ten green hats", "mountain top")
+
+
+def _beside(*edges: int) -> list[int]:
+    """Numbers at and around each edge, then some that are far from all."""
+    return [edge + step for edge in edges for step in (0, -1, 1)] + [100, 150, 3, 55, 200, 1, 75, 250, 2, 31]
+
+
 SHAPES: dict[str, Shape] = {
     "late": Shape("a rate for each day after some free days", "max(0, x - {free}) * {rate}",
                   dict(free=_SMALL, rate=_SMALL), lambda v: [v["free"] + k for k in (-1, 0, 1, 2, 3, 5, 8, 11, 20, 30)]),
     "flat": Shape("a base plus a rate for each item", "{base} + x * {rate}",
                   dict(base=_TENS, rate=_SMALL), lambda v: [1, 2, 3, 4, 5, 7, 10, 12, 20, 50]),
     "limit": Shape("a rate for each mile up to a maximum", "min(x * {rate}, {maximum})",
-                   dict(rate=_SMALL, maximum=_TENS),
-                   lambda v: [1, 2, 3, *(v["maximum"] // v["rate"] + k for k in (-1, 0, 1, 2)), 60, 80, 100, 70, 90, 75, 85]),
+                   dict(rate=_SMALL, maximum=_TENS), lambda v: [1, 2, *_beside(v["maximum"] // v["rate"])]),
     "tier": Shape("a low price under a limit, else a high price", "{low} if x < {limit} else {high}",
-                  dict(low=_SMALL, limit=_TENS, high=_TENS), lambda v: [v["limit"] + k for k in (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4)]),
+                  dict(low=_SMALL, limit=_TENS, high=_TENS), lambda v: [v["limit"] + k for k in range(-5, 5)]),
     "sale": Shape("x less a discount from a limit on", "x - {discount} if x >= {limit} else x",
-                  dict(discount=_SMALL, limit=_TENS), lambda v: [v["limit"] + k for k in (-9, -2, -1, 0, 1, 2, 3, 5, 9, 50)]),
+                  dict(discount=_SMALL, limit=_TENS), lambda v: [v["limit"] + k for k in range(-4, 6)]),
     "range": Shape("x, but not below a minimum or above a maximum", "max({minimum}, min(x, {maximum}))",
-                   dict(minimum=_SMALL, maximum=_TENS), lambda v: [0, -5, v["minimum"] - 1, v["minimum"], v["minimum"] + 1,
-                                                                   v["maximum"] - 1, v["maximum"], v["maximum"] + 1, 150, 200, 120, 130, 140]),
+                   dict(minimum=_SMALL, maximum=_TENS), lambda v: [0, *_beside(v["minimum"], v["maximum"])]),
     "word": Shape("one word from a limit on, else another word", "'{first}' if x >= {limit} else '{second}'",
                   dict(limit=_TENS, first=("good", "high", "pass", "big"), second=("bad", "low", "fail", "small")),
-                  lambda v: [v["limit"] + k for k in (-5, -4, -3, -2, -1, 0, 1, 2, 3, 4)]),
+                  lambda v: [v["limit"] + k for k in range(-5, 5)]),
     "total": Shape("the sum of the numbers above a limit, plus an extra", "sum(v for v in x if v > {limit}) + {extra}",
                    dict(limit=_TENS, extra=_SMALL),
-                   lambda v: [[], [v["limit"]], [v["limit"] + 1], [v["limit"] - 1, v["limit"] + 2], *([k, v["limit"] + k, 99 + k]
-                                                                                                      for k in (1, 2, 3, 4, 5, 6))]),
+                   lambda v: [[], [v["limit"]], [v["limit"] + 1], [9, 99], *([k, v["limit"] + k, 99] for k in range(1, 7))]),
     "best": Shape("the best numbers of a list", "sorted(x, reverse={largest})[:{count}]",
                   dict(largest=(True, False), count=(1, 2, 3, 4, 5)),
                   lambda v: [[k * 7 % 11 + n for k in range(1, 8)] for n in range(10)]),
     "label": Shape("a prefix and the start of a word", "'{prefix}' + x[:{length}]",
-                   dict(prefix=("no", "id", "key", "tag", "box"), length=_SMALL),
-                   lambda v: ["watermelon" + "s" * k for k in range(4)] + ["strawberry jam", "encyclopedia", "photographer",
-                                                                           "a long winter", "ten green hats", "mountain top"]),
+                   dict(prefix=("no", "id", "key", "tag", "box"), length=_SMALL), lambda v: _TEXTS),
 }
 
 
@@ -155,7 +159,8 @@ def guess(task: Task, told: int, rng: np.random.Generator) -> str:
 
 @functools.lru_cache(maxsize=16384)
 def _given(records: tuple[tuple, ...]) -> tuple[Fact, ...]:
-    return tuple(Fact(*record[:3], record[3] or tuple(re.findall(r"\d+(?:\.\d+)?", record[2])), record[4]) for record in records)
+    return tuple(Fact(slot, cues, answer, values or tuple(re.findall(r"\d+(?:\.\d+)?", answer)), importance)
+                 for slot, cues, answer, values, importance in records)
 
 
 def _program(name: str, shape: Shape, values: Mapping[str, Any]) -> str:

@@ -75,8 +75,8 @@ _WORDS: dict[Say, tuple[str, ...]] = {
 _ASK = ("What is the {}?", "Which {}?", "What about the {}?")
 _ASK_ANY = ("Can you say more?", "What do you want?", "Is there anything else?")
 _ASK_CODE = ("Write the code.", "Give me the function.")
-_WANTS_CODE = re.compile(r"\b(?:write|give|show|send|provide|paste|implement)\b[^?.!]*\b(?:code|function|program|implementation|"
-                         r"solution|script|snippet)\b", re.IGNORECASE)
+_WANTS_CODE = re.compile(r"\b(?:write|give|show|send|provide|paste|implement)\b[^?.!]*"
+                         r"\b(?:code|function|program|implementation|solution|script|snippet)\b", re.IGNORECASE)
 _YES_NO = re.compile(r"\s*(?:so\W+)?(?:is|are|does|do|should|must|can|will|would|shall)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<!\d)[.;!]+|[.;!]+(?!\d)|[?\n]+")
 _VALUE = re.compile(r"[A-Za-z]+|\d+(?:\.\d+)?")
@@ -125,7 +125,8 @@ def question(task: Task, content: str) -> Act:
         return message.act(Kind.ACTION, Do.ASK_UNKNOWN)
     guessed, fact = set(_VALUE.findall(content.lower())), known[mask.bit_length() - 1]
     concrete = {value.lower() for value in fact.values if value.lower() not in fact.cues}
-    if mask & (mask - 1) == 0 and _YES_NO.match(content) and concrete and any(word[0].isdigit() or word in concrete for word in guessed):
+    names_value = any(word[0].isdigit() or word in concrete for word in guessed)
+    if mask & (mask - 1) == 0 and concrete and names_value and _YES_NO.match(content):
         return message.act(Kind.ACTION, Do.CHECK, mask).replace(flags=np.int32(concrete <= guessed))
     return message.act(Kind.ACTION, Do.ASK, mask, (0.0, clarity))
 
@@ -168,8 +169,9 @@ def disclosed(task: Task, mask: int, seed: int) -> tuple[str, ...]:
 def secrets(task: Task, mask: int, seed: int) -> tuple[str, ...]:
     """The values of the other facts that neither the request nor a slot's name nor a told fact holds."""
     told = _facts(task, mask)
-    public = " ".join([task.data["problem_description"], *(fact.slot for fact in facts(task)), *(fact.answer for fact in told)])
-    return tuple(value for fact in facts(task) if fact not in told for value in fact.values
+    known = facts(task)
+    public = " ".join([task.data["problem_description"], *(fact.slot for fact in known), *(fact.answer for fact in told)])
+    return tuple(value for fact in known if fact not in told for value in fact.values
                  if value.strip() and value.lower() not in ("yes", "no")
                  and not re.search(rf"(?<!\w){re.escape(value)}(?!\w)", public, re.IGNORECASE))
 
@@ -221,8 +223,10 @@ def _question(task: Task, slot: int, rng: np.random.Generator) -> str:
     fact = facts(task)[slot]
     first = int(rng.integers(len(_ASK)))
     forms = [form.format(fact.slot) for form in _ASK[first:] + _ASK[:first]]
-    forms += [f"What about {' '.join(fact.cues[:2])}?", f"{' '.join(fact.cues)}?", f"{fact.slot} {' '.join(_VALUE.findall(fact.answer))}?"]
-    exact = [form for form in forms if (lambda a: int(a.code) == Do.ASK and int(a.mask) == 1 << slot)(question(task, form))]
+    forms += [f"What about {' '.join(fact.cues[:2])}?", f"{' '.join(fact.cues)}?",
+              f"{fact.slot} {' '.join(_VALUE.findall(fact.answer))}?"]
+    read = [question(task, form) for form in forms]
+    exact = [form for form, act in zip(forms, read) if int(act.code) == Do.ASK and int(act.mask) == 1 << slot]
     return exact[0] if exact else forms[0]
 
 

@@ -137,9 +137,10 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
               - jnp.where(unusable | malformed, knobs.invalid_penalty, 0.0) - jnp.where(finish, knobs.finish_penalty, 0.0))
     new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, searches=state.searches + made, found=found,
                 useless=state.useless + _useless(knobs, state, act), invalid=invalid)
-    time_step = TimeStep(code=with_reward(said, knobs.show_reward_in_text), disclosed=shown, reward=reward.astype(jnp.float32),
-                         discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32), done=stop != 0, success=correct,
-                         stop=stop, tool=query & ~leave)
+    time_step = TimeStep(
+        code=with_reward(said, knobs.show_reward_in_text), disclosed=shown, reward=reward.astype(jnp.float32),
+        discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32), done=stop != 0, success=correct, stop=stop,
+        tool=query & ~leave)
     return absorb(state, new, time_step)
 
 

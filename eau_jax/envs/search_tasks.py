@@ -48,7 +48,7 @@ def rival(town: int) -> int:
 
 @functools.cache
 def corpus() -> tuple[str, ...]:
-    """One passage for each town and relation, see `passage`: a title and a sentence. The title tells a town from its rival."""
+    """One passage for each town and relation, see `passage`: a title, which tells a town from its rival, and a sentence."""
     return tuple(f"{name}. The {relation} of {name} is {value(town, relation)}." for town, name in enumerate(TOWNS)
                  for relation in RELATIONS)
 

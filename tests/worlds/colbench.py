@@ -51,7 +51,8 @@ def agent_text(task, act):
     if code == Do.ANSWER:
         return f"[answer] {task.data['ground_truth']}" if act.values[0] == 1 else "[answer] pass"
     return {Do.MALFORMED: "hello", Do.ASK: f"[action] {_question(task, int(act.mask))}", Do.ASK_UNKNOWN: "[action] Bananas!",
-            Do.ASK_CODE: "[action] Please write the function.", Do.DRAFT: f"[action] Like this?\n{task.data['ground_truth']}",
+            Do.ASK_CODE: "[action] Please write the function.",
+            Do.DRAFT: f"[action] Like this?\n{task.data['ground_truth']}",
             Do.NOT_OFFERED: "[search] x", Do.FINISH: "[finish]"}[code]
 
 
