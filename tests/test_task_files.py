@@ -90,7 +90,7 @@ def test_bad_parquet_files(tmp_path):
     with pytest.raises(TaskFileError, match="expected the records in .*functions.json, found no such file"):
         function_tasks.load(path)
     write(tmp_path, [GOOD], "functions.json")
-    with pytest.raises(TaskFileError, match="t.parquet, row 1, field reward_model.id: expected an id .* found 'f-9'"):
+    with pytest.raises(TaskFileError, match="t.parquet, row 1, field reward_model.id: expected the id .* found 'f-9'"):
         function_tasks.load(path)
     assert [task.id for task in function_tasks.load(parquet([{"reward_model": {"id": "f-1"}}]))] == ["f-1"]
     with pytest.raises(TaskFileError, match="row 0, field reward_model.id"):

@@ -1,5 +1,7 @@
 """Telepathy: upstream's reward, the user's rules, what is true of an entity, guesses, leaks, and the judge's answers."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -229,3 +231,15 @@ def test_the_whole_upstream_file_and_its_kinds(shared_data):
 def test_a_broken_task_is_refused(field, said):
     with pytest.raises(ValueError, match="task 'bad', field " + said):
         telepathy.table((Task(id="bad", env="telepathy", data=TASK.data | {field: " "}),))
+
+
+def test_a_parquet_row_that_names_no_entity(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    (tmp_path / telepathy_tasks.BESIDE).write_text(json.dumps([dict(TASK.data)]))
+    rows = [{"reward_model": {"title": TASK.data["title"]}}, {"reward_model": {"title": "a horse"}}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows[:1]), tmp_path / "t.parquet")
+    assert telepathy_tasks.load(tmp_path / "t.parquet") == (TASK,)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match="row 1, field reward_model.title: expected the title .* found 'a horse'"):
+        telepathy_tasks.load(tmp_path / "t.parquet")

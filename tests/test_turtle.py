@@ -58,7 +58,7 @@ def test_episodes_by_hand_at_the_defaults(messages, expected, stop):
     (dict(half_credit=0.2), ["[answer] old"], [0.1]),
     (dict(half_at=0.05, full_at=1.0), ["[answer] old"], [0.25]),
     (dict(answer_cost=0.1), [WHO, WHO], [0.4, -0.1]),
-    (dict(ask_bonus=0.1), ["[action] love?", "[action] love?", "[action] money?"], [0.1, 0, 0]),
+    (dict(ask_bonus=0.1), ["[action] love?", "[action] money?", "[action] not love?", "[action] love?"], [0.1, 0, 0, 0]),
     (dict(step_penalty=0.1), [WHO, "[action] love?"], [0.4, -0.2]),
     (dict(invalid_penalty=0.2), ["\ud800", WHO], [-0.2, 0.5]),
     (dict(repeat_penalty=0.3), [WHO, WHO], [0.5, -0.3]),

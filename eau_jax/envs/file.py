@@ -71,7 +71,7 @@ def _joined(path: Path, check: Check, beside: str, key: str, field: str) -> tupl
     known = {record[field]: record for file in files for record in _checked(file, check)}
     for row, name in enumerate(names):
         if name not in known:
-            raise TaskFileError(f"{path}, row {row}, field reward_model.{key}: expected an {field} of a record in "
+            raise TaskFileError(f"{path}, row {row}, field reward_model.{key}: expected the {field} of a record in "
                                 f"{', '.join(file.name for file in files)}, found {shown(name)}")
     return tuple(known[name] for name in names)
 

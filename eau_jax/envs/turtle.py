@@ -57,7 +57,7 @@ class Knobs:
     no_at: float = knob(0.25, 0.0, 0.45, "a question with at most this share of true words is answered with no")
     yes_at: float = knob(0.6, 0.55, 1.0, "a question with at least this share of true words is answered with yes")
     show_statements: int = knob(1, 0, 1, "1: the reply to a story shows the statements that it tells fully")
-    ask_bonus: float = knob(0.0, 0.0, 1.0, "reward for a question that is answered with yes and repeats no words")
+    ask_bonus: float = knob(0.0, 0.0, 1.0, "reward for each statement that a question first asks for fully")
     answer_cost: float = knob(0.0, 0.0, 1.0, "reward lost for each story")
     step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, times its number")
     invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message")
@@ -80,6 +80,7 @@ class State:
     stop: Array           # [] i32, as in TimeStep
     best: Array           # [] f32: best score of a story so far
     told: Array           # [] i32: mask of the statements shown to the agent so far
+    confirmed: Array      # [] i32: mask of the statements that questions asked for fully and the user affirmed
     last_code: Array      # [] i32: act of the message before, -1 at the start
     last_print: Array     # [] f32: fingerprint of its words
     fruitless_run: Array  # [] i32
@@ -93,6 +94,7 @@ class _Seen(NamedTuple):
 
     story: Array          # [] bool
     full: Array           # [] i32: mask of the statements that the story tells fully
+    fresh: Array          # [] i32: mask of the statements that a true question asks for fully, not confirmed before
     score: Array          # [] f32: of the story, 0 where there is none
     gain: Array           # [] f32: what it adds to the best score
     truth: Array          # [] i32: 0 no, 1 maybe, 2 yes
@@ -126,8 +128,8 @@ def reset(table: Table, knobs: Knobs, index: Array, key: Array) -> State:
     """The state before the first message about task `index`. Nothing is drawn: a task has one user."""
     zero = jnp.int32(0)
     return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=jnp.bool_(False), stop=zero, best=jnp.float32(0),
-                 told=zero, last_code=jnp.int32(-1), last_print=jnp.float32(0), fruitless_run=zero, repeat_run=zero,
-                 invalid=zero, useless=zero)
+                 told=zero, confirmed=zero, last_code=jnp.int32(-1), last_print=jnp.float32(0), fruitless_run=zero,
+                 repeat_run=zero, invalid=zero, useless=zero)
 
 
 def observe(table: Table, knobs: Knobs, state: State, act: Act) -> Array:
@@ -167,14 +169,15 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
         (reply == Reply.CLARIFY, Say.ASK_YES_NO), (~answer, Say.REFUSED), (code == Do.OPEN, Say.ASK_YES_NO),
         (seen.story & (seen.full != 0), Say.COVERED), (seen.story, Say.NONE),
         (seen.truth == 2, Say.YES), (seen.truth == 1, Say.MAYBE), otherwise=Say.NO)
-    confirmed = answer & (seen.truth == 2) & ~seen.repeat
-    reward = (seen.gain + jnp.where(confirmed, knobs.ask_bonus, 0.0) - jnp.where(seen.story, knobs.answer_cost, 0.0)
+    fresh = jnp.where(answer, seen.fresh, 0)
+    reward = (seen.gain + knobs.ask_bonus * _count(fresh) - jnp.where(seen.story, knobs.answer_cost, 0.0)
               - knobs.step_penalty * turn - jnp.where(seen.malformed, knobs.invalid_penalty, 0.0)
               - jnp.where(seen.repeat, knobs.repeat_penalty, 0.0)
               - jnp.where(finish, knobs.finish_penalty * (1.0 - state.best), 0.0))
     new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, best=state.best + seen.gain,
-                told=state.told | shown | offered, last_code=code, last_print=act.values[3],
-                fruitless_run=seen.fruitless_run, repeat_run=seen.repeat_run, invalid=seen.invalid, useless=seen.useless)
+                told=state.told | shown | offered, confirmed=state.confirmed | fresh, last_code=code,
+                last_print=act.values[3], fruitless_run=seen.fruitless_run, repeat_run=seen.repeat_run,
+                invalid=seen.invalid, useless=seen.useless)
     time_step = TimeStep(
         code=with_reward(said, knobs.show_reward_in_text), disclosed=shown | offered, reward=reward.astype(jnp.float32),
         discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32), done=stop != 0, success=solved, stop=stop,
@@ -187,8 +190,9 @@ def _look(table: Table, knobs: Knobs, state: State, act: Act) -> _Seen:
     ask, story = code == Do.ASK, code == Do.STORY
     weights, slots = jnp.asarray(table.weights)[state.task], jnp.arange(STATEMENTS)  # [STATEMENTS]
     share = (act.mask >> BITS * slots & LEVELS) / LEVELS
-    exists = story & (jnp.asarray(table.statements)[state.task] >> slots & 1 != 0)
-    full, half = exists & (share >= knobs.full_at), exists & (share >= knobs.half_at)
+    exists = jnp.asarray(table.statements)[state.task] >> slots & 1 != 0
+    named = exists & (share >= knobs.full_at)
+    full, half = story & named, story & exists & (share >= knobs.half_at)
     earned = jnp.where(full, weights, jnp.where(half, knobs.half_credit * weights, 0.0))
     score = sum(earned[slot] for slot in range(STATEMENTS))  # in this order, alone or in a batch: the same to the bit
     yes, no = act.values[0] >= knobs.yes_at, act.values[0] <= knobs.no_at
@@ -196,11 +200,15 @@ def _look(table: Table, knobs: Knobs, state: State, act: Act) -> _Seen:
     gain = jnp.maximum(score - state.best, 0.0)
     malformed = (code == Do.MALFORMED) | (code == Do.NOT_OFFERED)
     repeat = (ask | story | (code == Do.OPEN)) & (code == state.last_code) & (act.values[3] == state.last_print)
-    return _Seen(story=story, full=jnp.sum(jnp.where(full, 1 << slots, 0)).astype(jnp.int32), score=score, gain=gain,
-                 truth=truth, malformed=malformed, repeat=repeat,
+    return _Seen(story=story, full=_mask(full), fresh=_mask(named & (truth == 2)) & ~state.confirmed, score=score,
+                 gain=gain, truth=truth, malformed=malformed, repeat=repeat,
                  fruitless_run=jnp.where((truth == 2) | (gain > 0), 0, state.fruitless_run + 1),
                  repeat_run=jnp.where(repeat, state.repeat_run + 1, 0), invalid=state.invalid + malformed,
                  useless=state.useless + (malformed | repeat | (code == Do.OPEN)))
+
+
+def _mask(slots: Array) -> Array:
+    return jnp.sum(jnp.where(slots, 1 << jnp.arange(STATEMENTS), 0)).astype(jnp.int32)
 
 
 def _count(mask: Array) -> Array:

@@ -25,7 +25,8 @@ def random_acts(tasks, shape, rng):
     """Questions of any share of truth, some negated, and stories that tell some statements fully and some partly."""
     acts = draw_acts(Do, Do.STORY, shape, rng)
     levels = np.moveaxis(rng.choice([0, 10, 25, 36, 50, LEVELS], (*shape, 5)), -1, 0)
-    acts = acts.replace(mask=np.where(acts.code == Do.STORY, pack(levels), 0).astype(np.int32),
+    worded = (acts.code == Do.STORY) | (acts.code == Do.ASK)
+    acts = acts.replace(mask=np.where(worded, pack(levels), 0).astype(np.int32),
                         flags=(rng.random(shape) < 0.2).astype(np.int32))
     acts.values[..., 0] = rng.choice([0.0, 0.1, 0.3, 0.5, 0.58, 0.8, 1.0], shape)
     return acts
@@ -36,8 +37,9 @@ def sayable_acts(task, rng):
     told = rng.random(len(task.data["evaluation"])) < 0.5
     told[0] = True
     story = act(Kind.ANSWER, Do.STORY, pack(tuple(LEVELS * told)))
-    yes = act(Kind.ACTION, Do.ASK, values=(1.0,))
-    for said in (story, yes, act(Kind.ACTION, Do.ASK), yes.replace(flags=np.int32(1)), act(Kind.ACTION, Do.OPEN)):
+    yes = act(Kind.ACTION, Do.ASK, LEVELS, (1.0,))
+    denied = yes.replace(flags=np.int32(1), values=yes.values.copy())
+    for said in (story, yes, denied, act(Kind.ACTION, Do.ASK), act(Kind.ACTION, Do.OPEN)):
         said.values[3] = fingerprint(agent_text(task, said).partition("] ")[2])
         yield said
     for kind, code in ((Kind.MALFORMED, Do.MALFORMED), (Kind.SEARCH, Do.NOT_OFFERED), (Kind.FINISH, Do.FINISH)):
@@ -47,7 +49,7 @@ def sayable_acts(task, rng):
 def agent_text(task, act):
     """Words for an act: `parse` must give the act back."""
     told = [entry["statement"] for slot, entry in enumerate(task.data["evaluation"]) if int(act.mask) >> 6 * slot & 63]
-    asked = told or [task.data["evaluation"][0]["statement"] if act.values[0] else "a horse"]
-    return {Do.MALFORMED: "hello", Do.ASK: f"[action] Was it {'not ' if act.flags else ''}so: {asked[0]}",
+    asked = told[0] if told else "a horse"
+    return {Do.MALFORMED: "hello", Do.ASK: f"[action] Was it {'not ' if act.flags else ''}so: {asked}",
             Do.OPEN: "[action] What happened?", Do.STORY: f"[answer] {' '.join(told)}", Do.NOT_OFFERED: "[search] x",
             Do.FINISH: "[finish]"}[int(act.code)]
