@@ -172,13 +172,21 @@ def _step(solo: bool, table: Table, knobs: Knobs, state: State, act: Act, reply:
     answer = (reply == Reply.ANSWER) | solo
     declined = (code == Do.MAKE_PAYMENT) & (knobs.pay_ok == 0) & (not solo)
     performs = seen.request & answer & ~declined
-    world, failed = agent_tool(jnp, fixed, state.world, code, a, act.values[3])
-    world, acted = phone_tool(jnp, fixed, world, jnp.where(performs, code, 0), a, b, c)
-    failed = failed | (code == Do.BAD_CALL)
+
+    def use(world: World) -> tuple[World, Array, Array]:
+        world, failed = agent_tool(jnp, fixed, world, code, a, act.values[3])
+        world, acted = phone_tool(jnp, fixed, world, jnp.where(performs, code, 0), a, b, c)
+        return world, failed | (code == Do.BAD_CALL), acted
+
+    world, failed, acted = _once(knobs, use, state.world, (jnp.bool_(False), jnp.bool_(False)))
     called = seen.tool & ~failed
     tools = state.tools | jnp.where(called, 1 << code, 0)
     phone = state.phone | jnp.where(performs, 1 << jnp.clip(code - FIRST_PHONE, 0, 31), 0)
-    happy = content(jnp, fixed, world, goal.intent) & (not solo)
+    transferred = tools >> Do.TRANSFER_TO_HUMAN_AGENTS & 1 == 1
+    judge = lambda world: (world, content(jnp, fixed, world, goal.intent), met(jnp, fixed, world, goal, transferred),
+                           faults(jnp, fixed, world, goal.intent))
+    world, happy, holds, left = _once(knobs, judge, world, (jnp.bool_(False), jnp.bool_(False), jnp.int32(0)))
+    happy = happy & (not solo)
     test = first(*((goal.intent == intent, own) for intent, own in TEST.items()), otherwise=0)
     tests = performs & ((knobs.self_check == 2) | ((knobs.self_check == 1) & (code == test)))
     satisfied = (tests | ((code == Do.ASK_SOLVED) & answer)) & happy
@@ -188,7 +196,7 @@ def _step(solo: bool, table: Table, knobs: Knobs, state: State, act: Act, reply:
     told, offered = _telling(knobs, state, seen, reply, solo)
     turn, errors, leave = state.turn + 1, state.errors + failed, reply == Reply.LEAVE
     complete = satisfied | handed | ((code == Do.FINISH) & solo)
-    solved = complete & met(jnp, fixed, world, goal, tools >> Do.TRANSFER_TO_HUMAN_AGENTS & 1 == 1)
+    solved = complete & holds
     stop = first((complete, stop_code(StopReason.COMPLETED)),
                  (seen.invalid >= knobs.max_invalid, stop_code(StopReason.PARSE_ERROR)),
                  (errors >= knobs.max_errors, stop_code(StopReason.TOOL_ERROR)),
@@ -211,9 +219,19 @@ def _step(solo: bool, table: Table, knobs: Knobs, state: State, act: Act, reply:
         (seen.asked != 0, Say.REFUSED), (code == Do.ASK_SOLVED, Say.NOT_SOLVED), otherwise=Say.WAITING)
     time_step = TimeStep(
         code=with_reward(said, knobs.show_reward_in_text), disclosed=told | offered,
-        reward=_reward(table, knobs, state, new, seen, failed, fixed, goal), done=stop != 0, success=solved, stop=stop,
+        reward=_reward(table, knobs, state, new, seen, failed, left, goal), done=stop != 0, success=solved, stop=stop,
         discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32), tool=seen.tool | (seen.request & solo))
     return absorb(state, new, time_step)
+
+
+def _once(knobs: Knobs, does: Any, world: World, empty: tuple) -> Any:
+    """`does(world)`, computed once. XLA would otherwise repeat its arithmetic in each output that depends on it, and the
+    step would take three times as long: a loop, of one round, is what it does not look into.
+
+    Args:
+      does: world -> (world, ...); what follows the world has the types of `empty`.
+    """
+    return jax.lax.fori_loop(0, jnp.minimum(knobs.max_turns, 1), lambda _, last: does(last[0]), (world, *empty))
 
 
 def _look(table: Table, knobs: Knobs, state: State, act: Act) -> _Seen:
@@ -245,11 +263,11 @@ def _telling(knobs: Knobs, state: State, seen: _Seen, reply: Array, solo: bool) 
     return told, jnp.where(offers, left & -left, 0)
 
 
-def _reward(table: Table, knobs: Knobs, state: State, new: State, seen: _Seen, failed: Array, fixed: Fixed,
+def _reward(table: Table, knobs: Knobs, state: State, new: State, seen: _Seen, failed: Array, left: Array,
             goal: Goal) -> Array:
     count = jax.lax.population_count
     before = jnp.asarray(table.faults)[state.task]
-    mended = count(before & ~faults(jnp, fixed, new.world, goal.intent)) / jnp.maximum(count(before), 1)
+    mended = count(before & ~left) / jnp.maximum(count(before), 1)
     handed = (new.tools >> Do.TRANSFER_TO_HUMAN_AGENTS & 1).astype(jnp.float32)
     partial = knobs.partial_credit * jnp.where(goal.transfer, handed, mended)
     end = jnp.where(new.stop != 0, jnp.where(new.solved, 1.0, partial), 0.0)

@@ -7,7 +7,7 @@ from eau_jax.envs import telecom_tasks as generator
 from eau_jax.envs.message import act
 from eau_jax.envs.telecom import telecom as env
 from eau_jax.envs.telecom_agents import called, words
-from eau_jax.envs.telecom_tools import FIRST_PHONE, LAST_PHONE, TOGGLE, Do
+from eau_jax.envs.telecom_tools import FIRST_PHONE, LAST_PHONE, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE, Do
 from worlds import draw_acts
 
 CODES = Do
@@ -48,7 +48,9 @@ def sayable_acts(task, rng):
         else:
             amount = 2.0 if code == Do.REFUEL_DATA else 0.0
             limit = 3 if code == Do.GET_BILLS_FOR_CUSTOMER else 0
-            place = 0 if code == Do.TRANSFER_TO_HUMAN_AGENTS else -a if code != Do.GET_BILLS_FOR_CUSTOMER else 0
+            missing = UNKNOWN_CUSTOMER if code in (Do.GET_CUSTOMER_BY_ID, Do.GET_BILLS_FOR_CUSTOMER) else UNKNOWN_LINE
+            place = missing if a and code != Do.TRANSFER_TO_HUMAN_AGENTS else 0
+            limit = 0 if place else limit
             yield act(Kind.ACTION, code, values=(place, limit, 0, amount))
     yield act(Kind.MALFORMED, Do.MALFORMED)
 
