@@ -105,9 +105,7 @@ def modify_items(view: View, args: Args, last_item_wins: bool) -> Record:
     _check_owned(order, args["item_ids"], "{} not found")
     if len(args["item_ids"]) != len(args["new_item_ids"]):
         raise Refused("The number of items to be exchanged should match")
-    if any(old == new for old, new in zip(args["item_ids"], args["new_item_ids"])):
-        raise Refused("The new item id should be different from the old item id")
-    pairs = _pairs(view, order, args)
+    pairs = _pairs(view, order, args, differ=True)
     difference = sum(new["price"] - old["price"] for old, new in pairs)
     _check_funds(view, order, args["payment_method_id"], difference,
                  "Insufficient gift card balance to pay for the new item")
@@ -230,10 +228,12 @@ def _check_owned(order: Record, item_ids: list[str], complaint: str) -> None:
             raise Refused(complaint.format(item_id))
 
 
-def _pairs(view: View, order: Record, args: Args) -> list[tuple[Record, Record]]:
-    """(the order's item, the variant it becomes) for each pair of ids."""
+def _pairs(view: View, order: Record, args: Args, differ: bool = False) -> list[tuple[Record, Record]]:
+    """(the order's item, the variant it becomes) for each pair of ids, which have to differ where `differ` says so."""
     pairs = []
     for old_id, new_id in zip(args["item_ids"], args["new_item_ids"]):
+        if differ and old_id == new_id:
+            raise Refused("The new item id should be different from the old item id")
         item = next(item for item in order["items"] if item["item_id"] == old_id)
         variant = _found(view, "products", item["product_id"])["variants"].get(new_id)
         if variant is None:

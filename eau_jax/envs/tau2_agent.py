@@ -56,13 +56,13 @@ def agents(domain: Domain, plan_of: Callable[[Task], Plan]) -> tuple[Agent, Agen
     def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
         """Does what the expert does most of the time; else refuses, chats, calls a wrong tool or claims to be done."""
         draw = rng.random()
-        if draw < 0.8:
+        if draw < 0.65:
             return expert(task, state, rng)
-        if draw < 0.85:
+        if draw < 0.75:
             return REFUSAL
-        if draw < 0.90:
+        if draw < 0.85:
             return "Let me see what I can do for you."
-        if draw < 0.95:
+        if draw < 0.93:
             return tool_call("get_user_details", {"user_id": "unknown"})
         return "It is done. Is there anything else?"
 

@@ -26,7 +26,8 @@ _RECORD_OF = {"orders": "order_id", "reservations": "reservation_id", "tasks": "
 _ASKS = re.compile(r"\b(know|tell|how much|how many|total|tracking|sum|price|cost|saved|compliment)\b", re.IGNORECASE)
 _KIND = {
     "cancel_pending_order": "cancel an order", "exchange_delivered_order_items": "exchange something I received",
-    "modify_pending_order_address": "change where an order is sent", "modify_pending_order_items": "change items of an order",
+    "modify_pending_order_address": "change where an order is sent",
+    "modify_pending_order_items": "change items of an order",
     "modify_pending_order_payment": "change how an order is paid", "modify_user_address": "change my default address",
     "return_delivered_order_items": "return something I received", "book_reservation": "book a flight",
     "cancel_reservation": "cancel a reservation", "update_reservation_flights": "change a reservation",
@@ -133,7 +134,8 @@ def _goals(domain: Domain, task: Task, text: str) -> tuple[Goal, ...]:
     sentences = _sentences(text)
     if criteria.get("communicate_info"):
         asked = [sentence for sentence in sentences if _ASKS.search(sentence)] or ["You want to know the details."]
-        goals.append(Goal("", {}, f"I also have a question. {_spoken(domain, ' '.join(asked[:2]))}", ("", "", ""), ((), (), ()), {}))
+        question = f"I also have a question. {_spoken(domain, ' '.join(asked[:2]))}"
+        goals.append(Goal("", {}, question, ("", "", ""), ((), (), ()), {}))
     return tuple(goals)
 
 
@@ -238,7 +240,8 @@ def _cancelled_trip(domain: Domain, args: Mapping[str, Any], record: Record) -> 
 
 def _flights(args: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     flights = " and ".join(f"{flight['flight_number']} on {flight['date']}" for flight in args["flights"])
-    return f"{args['cabin'].replace('_', ' ')}, flights {flights}", tuple(flight["flight_number"] for flight in args["flights"])
+    numbers = tuple(flight["flight_number"] for flight in args["flights"])
+    return f"{args['cabin'].replace('_', ' ')}, flights {flights}", numbers
 
 
 def _reflown(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
@@ -285,8 +288,8 @@ def _sentences(text: str) -> list[str]:
     return [sentence.strip() for sentence in re.split(r"(?<=[.!?])\s+|\n+", text) if re.search(r"\w", sentence)] or ["Help."]
 
 
-_PERSON = ((r"\byou are\b", "I am"), (r"\byou were\b", "I was"), (r"\byou're\b", "I'm"), (r"\byou've\b", "I've"), (r"\byou'd\b", "I'd"),
-           (r"\byourself\b", "myself"), (r"\byours\b", "mine"), (r"\byour\b", "my"),
+_PERSON = ((r"\byou are\b", "I am"), (r"\byou were\b", "I was"), (r"\byou're\b", "I'm"), (r"\byou've\b", "I've"),
+           (r"\byou'd\b", "I'd"), (r"\byourself\b", "myself"), (r"\byours\b", "mine"), (r"\byour\b", "my"),
            (r"\b(to|for|with|of|tells?|told|gives?|offers?|lets?|asks?) you\b(?! )", r"\1 me"), (r"\byou\b", "I"))
 
 

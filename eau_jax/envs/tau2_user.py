@@ -61,8 +61,10 @@ _CUE = {
     "transfer": r"\btransferr?(ed|ing)\b.*\b(human|agent)|\bplease hold on\b",
     "propose": r"\b(confirm|proceed|go ahead|shall i|should i|do you want me|would you like me to|yes/no|yes or no)\b",
     "ask": r"\?|\b(please|could you|can you|may i|tell me|provide|give me|let me know|share|need (your|the|to know))\b",
-    "refuse": r"\b(cannot|can ?not|can't|unable|won't|not (able|possible|allowed|eligible|permitted)|impossible|den(y|ied))\b",
-    "next": r"\b(anything|something|what) else\b|\bfurther (help|questions?)\b|\b(done|completed|processed|successful(ly)?)\b"
+    "refuse": r"\b(cannot|can ?not|can't|unable|won't|impossible|deny|denied)\b"
+              r"|\bnot (able|possible|allowed|eligible|permitted)\b",
+    "next": r"\b(anything|something|what) else\b|\bfurther (help|questions?)\b"
+            r"|\b(done|completed|processed|successful(ly)?)\b"
             r"|\b(has|have) been (cancel|exchang|return|modif|updat|chang|book|creat|refund|request|mark)",
 }
 _FACT = {NAME: r"\bnames?\b", ZIP: r"\b(zip|postal|postcode)", EMAIL: r"\be-?mails?\b",
@@ -71,9 +73,9 @@ _PART = {
     RECORD: r"\b(orders?|reservations?|confirmation|booking|task) ?(ids?|numbers?|codes?|#)\b"
             r"|\bwhich (orders?|reservations?|task)\b",
     PAYMENT: r"\b(pay|pays|payments?|paid|card|paypal)\b",
-    DETAILS: r"\b(items?|details?|flights?|cabin|passengers?|bags?|baggages?|dates?|(?<!mail )address|reason|options?|sizes?|colou?r"
-             r"|insurance|trip|title|status|what (exactly )?(would|do|can|should)|how (can|may) i|more about|specific"
-             r"|describe|change)\b"}
+    DETAILS: r"\b(items?|details?|flights?|cabin|passengers?|bags?|baggages?|dates?|(?<!mail )address|reason|options?"
+             r"|sizes?|colou?r|insurance|trip|title|status|what (exactly )?(would|do|can|should)|how (can|may) i|more about"
+             r"|specific|describe|change)\b"}
 
 
 def read(domain: Domain, plan: Plan, status: Sequence[int], text: str) -> tuple[Do, int, tuple[float, float]]:
@@ -83,8 +85,9 @@ def read(domain: Domain, plan: Plan, status: Sequence[int], text: str) -> tuple[
     current = first_open(status)
     if "transfer" in said:
         return Do.TRANSFER, 0, (0, 0)
-    if "propose" in said and current is not None:
-        return Do.PROPOSE, 0, _proposed(domain, plan, status, text)
+    fit = _proposed(domain, plan, status, text) if "propose" in said and current is not None else None
+    if fit and (fit[1] or "next" not in said):    # "would you like me to do anything else?" proposes nothing
+        return Do.PROPOSE, 0, fit
     mask = _asked(low, current) if "ask" in said else 0
     if mask and "next" not in said:
         return Do.ASK, mask, (0, 0)

@@ -228,7 +228,8 @@ def _answered(who: Plan, knobs: Knobs, state: State, act: Act, code: Do, reply: 
         talk=(*state.talk, {"role": "assistant", "content": text}, {"role": "user", "content": answer})), say
 
 
-def _decided(who: Plan, knobs: Knobs, state: State, act: Act, code: Do, reply: Reply) -> tuple[Say, int, tuple[int, ...], int]:
+def _decided(who: Plan, knobs: Knobs, state: State, act: Act, code: Do,
+             reply: Reply) -> tuple[Say, int, tuple[int, ...], int]:
     """(what the user says, slots told, status of the goals, times insisted)."""
     status, current, insisted = list(state.status), first_open(state.status), state.insisted
     hold = tuple(status)
@@ -278,11 +279,12 @@ def _ended(domain: Domain, here: Row, knobs: Knobs, state: State, end: StopReaso
     if end is not StopReason.COMPLETED:
         return state, 0.0
     for notification in here.plan.dismisses:
-        result = call(domain.user_tools, domain.base, state.changed, "dismiss_notification", {"notification_id": notification})
+        result = call(domain.user_tools, domain.base, state.changed, "dismiss_notification",
+                      {"notification_id": notification})
         state = dataclasses.replace(state, changed=result.changed)
     off = {name for name, on in (("DB", knobs.basis_db), ("COMMUNICATE", knobs.basis_communicate)) if not int(on)}
-    outcome = evaluate(domain, here.task, here.gold[int(knobs.last_item_wins)], state.changed, state.calls, state.said, judge,
-                       state.talk, off)
+    outcome = evaluate(domain, here.task, here.gold[int(knobs.last_item_wins)], state.changed, state.calls, state.said,
+                       judge, state.talk, off)
     partial = float(knobs.partial_credit) * _share(domain, here.plan, state)
     return dataclasses.replace(state, outcome=outcome), max(outcome.reward, partial)
 
