@@ -79,7 +79,7 @@ HOSTILE = {
     "lone surrogate": ("def f(x):\n    return '\ud800'", Outcome.WRONG),
     "null byte": ("def f(x):\n    return '\0'", Outcome.SYNTAX),
     "equal to everything": ("class All:\n    def __eq__(self, other): return True\ndef f(x):\n    return All()",
-                            Outcome.WRONG),
+                            Outcome.RAISED),
 }
 
 

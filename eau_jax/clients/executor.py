@@ -112,8 +112,7 @@ class Executor(NamedTuple):
         if called and not any(name in code for name in called):
             detail = f"nothing is named {', '.join(sorted(called))}"
             return Verdict(0.0, Outcome.RAISED, detail, (Outcome.RAISED,) * len(calls))
-        expected = _expected(self, reference, tuple(calls))
-        results = self.run(code, calls)
+        expected, results = (self._remembered(program, tuple(calls)) for program in (reference, code))
         outcomes = tuple(map(self._compare, results, expected))
         bad = next((k for k, outcome in enumerate(outcomes) if outcome is not Outcome.AGREES), None)
         share = outcomes.count(Outcome.AGREES) / len(outcomes)
@@ -139,6 +138,13 @@ class Executor(NamedTuple):
             return (results[0],) * len(calls)
         return tuple(results) + (ended,) * (len(calls) - len(results))
 
+    def _remembered(self, code: str, calls: tuple[str, ...]) -> tuple[Result, ...]:
+        """`run`, once for each program: a reference comes back with every submission, and young policies repeat themselves."""
+        try:
+            return _run_once(self, code, calls)
+        except _Slow as slow:
+            return slow.results
+
     def _compare(self, result: Result, expected: Result) -> Outcome:
         if result.outcome is not Outcome.AGREES:
             return result.outcome
@@ -155,9 +161,20 @@ def source(text: str, upstream_compatible: bool = False) -> str:
     return textwrap.dedent(text.expandtabs(4)).lstrip() if text.strip() else ""
 
 
-@functools.lru_cache(maxsize=16384)
-def _expected(executor: Executor, reference: str, calls: tuple[str, ...]) -> tuple[Result, ...]:
-    return executor.run(reference, calls)
+class _Slow(Exception):
+    """Results that are not remembered: on a less busy machine they might be others."""
+
+    def __init__(self, results: tuple[Result, ...]):
+        super().__init__()
+        self.results = results
+
+
+@functools.lru_cache(maxsize=8192)
+def _run_once(executor: Executor, code: str, calls: tuple[str, ...]) -> tuple[Result, ...]:
+    results = executor.run(code, calls)
+    if any(result.outcome is Outcome.TIMEOUT for result in results):
+        raise _Slow(results)
+    return results
 
 
 @functools.cache

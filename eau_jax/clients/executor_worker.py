@@ -125,8 +125,10 @@ def equal_text(value):
         return "{" + ",".join(sorted([equal_text(key) + ":" + equal_text(item) for key, item in value.items()])) + "}"
     if isinstance(value, (bytes, bytearray)):
         return "b" + repr(bytes(value))
-    kind = type(value)
-    return "<" + kind.__module__ + "." + kind.__qualname__ + " " + repr(value) + ">"
+    kind, text = type(value), repr(value)
+    if " at 0x" in text:
+        raise TypeError(f"a {kind.__qualname__} cannot be compared")
+    return "<" + kind.__module__ + "." + kind.__qualname__ + " " + text + ">"
 
 
 def run_call(program, call, upstream):

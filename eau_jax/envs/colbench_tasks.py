@@ -35,7 +35,7 @@ class Shape(NamedTuple):
     inputs: Callable[[dict[str, Any]], Any]     # arguments that tell facts apart; the first ten different ones count
 
 
-_SMALL, _TENS = tuple(range(2, 10)), tuple(range(10, 100, 10))
+_SMALL, _TENS = (2, 3, 5, 7, 9), (10, 20, 40, 60, 90)
 _TEXTS = (*("watermelon" + "s" * k for k in range(4)), "strawberry jam", "encyclopedia", "photographer", "a long winter",
           "ten green hats", "mountain top")
 
