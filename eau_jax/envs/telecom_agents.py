@@ -15,9 +15,9 @@ from eau_jax.envs.telecom_parse import DONE, FACTS, LOCATION, NAME, PHONE, REFUE
 from eau_jax.envs.telecom_records import PARAMETERS, account, caller, records
 from eau_jax.envs.telecom_start import fixed_arrays
 from eau_jax.envs.telecom_tools import (
-    APPS, AWAITING, BILLS, FIRST_PHONE, LAST_PHONE, MODES, NEXT_BILL, PERMISSIONS, Do, first_bill)
+    APPS, AWAITING, BILLS, FIRST_PHONE, LAST_PHONE, MODES, NEXT_BILL, OPENED, PERMISSIONS, Do, first_bill)
 
-NOVICE_SKILL = 0.35
+NOVICE_SKILL = 0.3
 # What to check, in order, and the faults that it shows. A fact is asked for, a tool called, a phone action asked for.
 _LINE, _NETWORK, _PLACE = Do.GET_DETAILS_BY_ID, Do.CHECK_NETWORK_STATUS, -LOCATION
 _ONLINE = ((_NETWORK, (Fault.SIM_LOCKED, Fault.AIRPLANE, Fault.SIM_MISSING, Fault.DATA_OFF, Fault.STALE)),
@@ -96,7 +96,7 @@ def called(task: Task, code: int, a: int = 0, b: int = 0, c: int = 0, amount: fl
         values |= {"line_id": line, "customer_id": (owner or [own.customer])[0]["customer_id"]}
     if do == Do.GET_DETAILS_BY_ID:
         known = list(records(task.data, own))
-        values["id"] = known[a] if 0 <= a < len(known) else "X0"
+        values["id"] = own.opened["bill_id"] if a == OPENED else known[a] if 0 <= a < len(known) else "X0"
     return tool_call(do.name.lower(), **{key: values[key] for key in PARAMETERS[do]})
 
 
@@ -126,11 +126,11 @@ def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
     draw = rng.random()
     if draw < NOVICE_SKILL:
         return expert(task, state, rng)
-    if draw < NOVICE_SKILL + 0.02:
+    if draw < NOVICE_SKILL + 0.03:
         return words(Do.ANNOUNCE)
-    if draw < NOVICE_SKILL + 0.10:
+    if draw < NOVICE_SKILL + 0.2:
         return _CHAT[int(rng.integers(len(_CHAT)))]
-    if draw < NOVICE_SKILL + 0.14:
+    if draw < NOVICE_SKILL + 0.25:
         return _tool(task, Do.GET_BILLS_FOR_CUSTOMER)
     code = int(rng.integers(FIRST_PHONE, LAST_PHONE + 1))
     return words(code, int(rng.integers(2)), int(rng.integers(4)))

@@ -23,11 +23,13 @@ DONE = "done"                                 # solo mode's tool for the end
 
 Request = tuple[int, int, int, int]           # code, a, b, c
 _SENTENCE = re.compile(r"[^.?!;\n]+[.?!;\n]?")
-_PARTS = re.compile(r",?\s*\b(?:and then|then|and (?=please|turn|switch|set|check|run|reset|restart|reboot|reseat|pay|send))")
-_ASKS = re.compile(r"\?|\b(?:please|turn|switch|toggle|set|put|enable|disable|activate|deactivate|check|look|see|tell|verify|"
-                   r"confirm|make|run|try|test|do|reset|restart|reboot|reseat|re-seat|insert|reinsert|connect|disconnect|"
-                   r"grant|give|allow|send|pay|accept|need|can|could|would|show|change|choose|select|want|let|open|go)\b")
-_TELLS = re.compile(r"\b(?:i have|i've|i just|we have|i will|i'll|has been|have been|your line)\b")
+_PARTS = re.compile(
+    r",?\s*\b(?:and then|then|and (?=please|turn|switch|set|check|run|reset|restart|reboot|reseat|pay|send))")
+_ASKS = re.compile(
+    r"\?|\b(?:please|turn|switch|toggle|set|put|enable|disable|activate|deactivate|check|look|see|tell|verify|confirm|make|run|"
+    r"try|test|do|reset|restart|reboot|reseat|re-seat|insert|reinsert|connect|disconnect|grant|give|allow|send|pay|accept|need|"
+    r"can|could|would|show|change|choose|select|want|let|open|go)\b")
+_TELLS = re.compile(r"\b(?:(?<!may )(?<!can )(?<!could )i have|i've|i just|we have|i will|i'll|has been|have been|your line)\b")
 _CHECKS = re.compile(r"\b(?:check|look|see|tell|verify|confirm|show|what|which|is|are|does|whether)\b")
 _MUST = re.compile(r"\b(?:make sure|ensure)\b")
 _ON = re.compile(r"\b(?:on|enable|enabled|activate|activated)\b")
@@ -36,7 +38,8 @@ _GRANT = re.compile(r"\b(?:grant|give|allow|enable|add|turn on)\b")
 _ANNOUNCE = re.compile(r"being transferred|transferr?(?:ing)? you\b|\bhold on\b")
 _SOLVED = re.compile(r"\b(?:is|does|are|did|has|do)\b.{0,80}\b(?:work|works|working|fixed|solved|resolved|better|gone|back)\b"
                      r"|anything else")
-_FACTS = ((PHONE, re.compile(r"\b(?:phone|your|line'?s?|mobile) number\b|\bnumber (?:of|for) your\b|\b(?:what|which) number\b")),
+_FACTS = ((PHONE, re.compile(r"\b(?:phone|your|line'?s?|mobile) number\b|\bnumber (?:of|for) your\b|"
+                             r"\b(?:what|which) number\b")),
           (NAME, re.compile(r"\byour (?:full )?name\b|\bwho am i\b|\bfull name\b")),
           (LOCATION, re.compile(r"\bwhere are you\b|\babroad\b|\btravell?ing\b|\byour location\b|\bwh(?:at|ich) country\b|"
                                 r"\bat home\b")),
@@ -44,6 +47,7 @@ _FACTS = ((PHONE, re.compile(r"\b(?:phone|your|line'?s?|mobile) number\b|\bnumbe
 
 
 def _switch(toggle: Do, check: Do) -> Callable[[str], Request]:
+    """Reads whether a switch is to be turned on, off or over, or only looked at."""
     def wanted(sentence: str) -> Request:
         on, off = _ON.search(sentence), _OFF.search(sentence)
         asks = re.sub(r"\b(?:can|could|would) you\b", "", sentence)

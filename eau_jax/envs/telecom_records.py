@@ -6,7 +6,7 @@ bills), and `user_db`, the phone as it is before the task's initialization actio
 
 from typing import Any, Mapping, NamedTuple, Sequence
 
-from eau_jax.envs.telecom_tools import APPS, LINES, MODES, NEXT_BILL, PERMISSIONS, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE, Do
+from eau_jax.envs.telecom_tools import APPS, LINES, MODES, NEXT_BILL, OPENED, PERMISSIONS, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE, Do
 
 AGENT_TOOLS = {do.name.lower(): do for do in Do if Do.GET_CUSTOMER_BY_PHONE <= do <= Do.REFUEL_DATA}
 PHONE_TOOLS = {do.name.lower(): do for do in Do if Do.CHECK_STATUS_BAR <= do <= Do.MAKE_PAYMENT}
@@ -143,7 +143,8 @@ def _agent_call(data: Mapping[str, Any], code: Do, values: Sequence[Any]) -> Cal
     if code == Do.TRANSFER_TO_HUMAN_AGENTS:
         return Call(code)
     if code == Do.GET_DETAILS_BY_ID:
-        return Call(code, _position(list(records(data, own)), values[0]))
+        opened = values[0] == own.opened["bill_id"]
+        return Call(code, OPENED if opened else _position(list(records(data, own)), values[0]))
     if code == Do.GET_CUSTOMER_BY_PHONE:
         return Call(code, _customer_by_phone(data["db"], values[0]))
     if code == Do.GET_CUSTOMER_BY_NAME:

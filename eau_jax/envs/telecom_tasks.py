@@ -67,6 +67,7 @@ FAULTS: dict[str, tuple[list[Action], list[Action], str]] = {
                 [(_USER, "grant_app_permission", {"app_name": "messaging", "permission": "storage"})], "m"),
 }
 HOPELESS = ("lock", "contract")
+RARE = 0.75                # share of the draws with one of these that is dropped
 EXCLUDE = ({"roaming", "line"}, {"bill", "contract"})   # pairs that start from contradictory actions
 PERSONA_TEXT = {"None": None, "Easy": "You know your way about phones.", "Hard": "Phones make you nervous."}
 _INTENTS = {"s": "service_issue", "d": "mobile_data_issue", "m": "mms_issue"}
@@ -160,7 +161,8 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
     possible = [name for name, (_, _, intents) in FAULTS.items() if intent in intents]
     while True:
         chosen = sorted(rng.choice(possible, min(len(possible), int(rng.choice((1, 1, 2, 2, 3)))), replace=False).tolist())
-        if not any(pair <= set(chosen) for pair in EXCLUDE):
+        rare = set(HOPELESS) & set(chosen) and rng.random() < RARE
+        if not rare and not any(pair <= set(chosen) for pair in EXCLUDE):
             break
     number, person = int(rng.integers(10, 100)), f"{FIRST[rng.integers(len(FIRST))]} {LAST[rng.integers(len(LAST))]}"
     ids = {"{c}": f"C{number}", "{l}": f"L{number}", "{b}": f"B{number}2"}

@@ -14,7 +14,7 @@ from eau_jax.envs.telecom_parse import DONE, FACTS, LOCATION, NAME, PHONE, REFUE
 from eau_jax.envs.telecom_records import AGENT_TOOLS, OPTIONAL, PARAMETERS, PHONE_TOOLS, TODAY, account, caller, records
 from eau_jax.envs.telecom_start import fixed_arrays, goal
 from eau_jax.envs.telecom_tools import (
-    APPS, BILL_STATUS, BILLS, CONNECTIONS, LINE_STATUS, MODES, NEXT_BILL, PERMISSIONS, SIGNALS, SPEEDS, SUSPENDED, TECHS,
+    APPS, BILL_STATUS, BILLS, CONNECTIONS, LINE_STATUS, MODES, NEXT_BILL, OPENED, PERMISSIONS, SIGNALS, SPEEDS, SUSPENDED, TECHS,
     UNKNOWN_CUSTOMER, WRITES, AWAITING, Do, first_bill, nibble, sends_mms, speed, speed_class)
 
 __all__ = ["FACTS", "LOCATION", "REFUEL", "SEVERAL", "Phase", "Say", "disclosed", "parse", "parse_solo", "prompt",
@@ -186,7 +186,7 @@ def _output(task: Task, act: Act, state: Any) -> str:
     show = lambda value: json.dumps(value, separators=(",", ":"))
     pick = lambda known: known[a % len(known)]
     if code == Do.GET_DETAILS_BY_ID:
-        return show(found[pick(list(found))])
+        return show(found[own.opened["bill_id"] if a == OPENED else pick(list(found))])
     if code in (Do.GET_CUSTOMER_BY_PHONE, Do.GET_CUSTOMER_BY_ID, Do.GET_CUSTOMER_BY_NAME):
         customer = found[pick(db["customers"])["customer_id"]]
         return show(customer) if code != Do.GET_CUSTOMER_BY_NAME else show([customer] if a >= 0 else [])

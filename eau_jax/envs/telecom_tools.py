@@ -30,6 +30,7 @@ ACTIVE, SUSPENDED, PENDING = 1, 2, 3
 DRAFT, AWAITING, PAID, OVERDUE = 1, 3, 4, 5
 CONNECTED, NO_SERVICE = 0, 2
 UNKNOWN_LINE, UNKNOWN_CUSTOMER = -1, -2   # in place of a slot of the account
+OPENED = 10_000           # in place of a record's number: the bill that a refuel may have opened
 
 
 class Do(enum.IntEnum):
@@ -228,7 +229,8 @@ def agent_tool(xp: Any, fixed: Fixed, world: World, code: Array, a: Array, amoun
     on_line, slot = is_any(code, ON_LINES), xp.clip(a, 0, BILLS - 1)
     pays = code == Do.SEND_PAYMENT_REQUEST
     line, bill, bit = nibble(world.lines, slot), nibble(world.bills, slot), 1 << slot
-    failed = ((is_any(code, LOOKUPS) & (a < 0)) | (on_line & ((a < 0) | (a >= LINES) | (line == 0)))
+    unopened = (code == Do.GET_DETAILS_BY_ID) & (a == OPENED) & (nibble(world.bills, NEXT_BILL) == 0)
+    failed = ((is_any(code, LOOKUPS) & (a < 0)) | unopened | (on_line & ((a < 0) | (a >= LINES) | (line == 0)))
               | ((code == Do.SUSPEND_LINE) & (line != ACTIVE))
               | ((code == Do.RESUME_LINE) & (line != SUSPENDED) & (line != PENDING))
               | ((code == Do.REFUEL_DATA) & ~(amount > 0))

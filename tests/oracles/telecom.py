@@ -309,21 +309,23 @@ class Handset:
     def remove_app_permission(self, app_name, permission):
         self.apps[app_name][permission] = False
 
+    def _until(self, toggle, name, wanted):
+        """Toggles once or twice, so that the phone searches even where the switch stands as wanted."""
+        toggle()
+        if self.switch[name] != wanted:
+            toggle()
+
     def turn_airplane_mode_on(self):
-        if not self.switch["airplane_mode"]:
-            self.toggle_airplane_mode()
+        self._until(self.toggle_airplane_mode, "airplane_mode", True)
 
     def turn_data_off(self):
-        if self.switch["data_enabled"]:
-            self.toggle_data()
+        self._until(self.toggle_data, "data_enabled", False)
 
     def turn_roaming_on(self):
-        if not self.switch["roaming_enabled"]:
-            self.toggle_roaming()
+        self._until(self.toggle_roaming, "roaming_enabled", True)
 
     def turn_roaming_off(self):
-        if self.switch["roaming_enabled"]:
-            self.toggle_roaming()
+        self._until(self.toggle_roaming, "roaming_enabled", False)
 
     def turn_data_saver_mode_on(self):
         self.switch["data_saver_mode"] = True
