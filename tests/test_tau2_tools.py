@@ -49,7 +49,8 @@ def airline():
                 "business"), seats), "prices": {"basic_economy": price, "economy": price + 10, "business": price + 100}}
                 for day in (20, 21)}
         return {"flight_number": number, "origin": origin, "destination": destination, "dates": days | {
-            "2024-05-14": {"status": "landed"}}, "scheduled_departure_time_est": leaves, "scheduled_arrival_time_est": arrives}
+            "2024-05-14": {"status": "landed"}}, "scheduled_departure_time_est": leaves,
+            "scheduled_arrival_time_est": arrives}
     return {
         "flights": {each["flight_number"]: each for each in (
             flight("HAT001", "JFK", "SEA", "06:00:00", "09:00:00", 2, 100),
@@ -134,7 +135,8 @@ def test_modifying_items_charges_the_difference_and_works_once(store):
     assert store("modify_pending_order_address", order_id="#W1", **HOME)["address"] == HOME, "still possible afterwards"
 
 
-@pytest.mark.parametrize("last_wins, expected", [(False, [("i3", 50.0), ("i1", 10.1)]), (True, [("i3", 10.1), ("i1", 10.1)])])
+@pytest.mark.parametrize("last_wins, expected", [
+    (False, [("i3", 50.0), ("i1", 10.1)]), (True, [("i3", 10.1), ("i1", 10.1)])])
 def test_several_items_at_once_and_upstreams_slip(last_wins, expected):
     store = Talk(retail_tools(last_wins), shop())
     order = store("modify_pending_order_items", order_id="#W1", item_ids=["i1", "i2"], new_item_ids=["i3", "i1"],
@@ -198,7 +200,8 @@ def test_booking(desk):
         "Flight HAT001 not available on date 2024-05-14": dict(flights=[dict(flight_number="HAT001", date="2024-05-14")]),
         "Not enough seats on flight HAT001": dict(passengers=BOOKING["passengers"] * 2),
         "Payment method y not found": dict(payment_methods=[dict(payment_id="y", amount=1)]),
-        "Not enough balance in payment method gift_card_2": dict(payment_methods=[dict(payment_id="gift_card_2", amount=330)]),
+        "Not enough balance in payment method gift_card_2": dict(
+            payment_methods=[dict(payment_id="gift_card_2", amount=330)]),
         "Payment amount does not add up, total price is 330, but paid 0": dict(payment_methods=[]),
         "Payment amount does not add up, total price is 270, but paid 330": dict(insurance="no"),
         "cabin: expected one of business, economy, basic_economy, found 'first'": dict(cabin="first"),
@@ -253,7 +256,8 @@ def test_searching_and_certificates(desk):
 
 
 @pytest.mark.parametrize("expression, value", [
-    ("2 + 2", "4.0"), ("2 * (350 - 122.5)", "455.0"), ("10 / 3", "3.33"), ("-3", "-3.0"), ("2 ** 3", "8.0"), ("7 // 2", "3.0")])
+    ("2 + 2", "4.0"), ("2 * (350 - 122.5)", "455.0"), ("10 / 3", "3.33"), ("-3", "-3.0"), ("2 ** 3", "8.0"),
+    ("7 // 2", "3.0")])
 def test_calculate(expression, value):
     assert calculate(expression) == value
 
@@ -267,15 +271,18 @@ def test_calculate_refuses(expression):
 
 @pytest.mark.parametrize("args, said", [
     ({}, "missing argument 'reservation_id'"),
-    (dict(reservation_id=3, total_baggages=1, nonfree_baggages=0, payment_id="x"), "reservation_id: expected a string, found 3"),
+    (dict(reservation_id=3, total_baggages=1, nonfree_baggages=0, payment_id="x"),
+     "reservation_id: expected a string, found 3"),
     (dict(reservation_id="R1", total_baggages="1", nonfree_baggages=0, payment_id="x"),
      "total_baggages: expected an integer, found '1'"),
     (dict(reservation_id="R1", total_baggages=True, nonfree_baggages=0, payment_id="x"), "found True"),
-    (dict(reservation_id="R1", total_baggages=1.5, nonfree_baggages=0, payment_id="x"), "expected a whole number, found 1.5"),
+    (dict(reservation_id="R1", total_baggages=1.5, nonfree_baggages=0, payment_id="x"),
+     "expected a whole number, found 1.5"),
     (dict(reservation_id="R1", total_baggages=10**400, nonfree_baggages=0, payment_id="x"), f"to {LARGEST}"),
     (dict(reservation_id="R1", total_baggages=float("nan"), nonfree_baggages=0, payment_id="x"), f"to {LARGEST}"),
     (dict(reservation_id="R1", total_baggages=None, nonfree_baggages=0, payment_id="x"), "found None"),
-    (dict(reservation_id="R1", total_baggages=1, nonfree_baggages=0, payment_id="x", extra=1), "unexpected argument 'extra'"),
+    (dict(reservation_id="R1", total_baggages=1, nonfree_baggages=0, payment_id="x", extra=1),
+     "unexpected argument 'extra'"),
 ])
 def test_arguments_are_checked_before_the_tool_sees_them(desk, args, said):
     text = desk("update_reservation_baggages", **args)
@@ -381,7 +388,8 @@ def _random_call(domain, gold, rng):
         items = [rng.choice(order["items"]) for _ in range(rng.randint(1, 3))]
         methods = domain.base["users"][order["user_id"]]["payment_methods"]
         name = rng.choice(["modify_pending_order_items", "exchange_delivered_order_items"])
+        variants = [list(domain.base["products"][item["product_id"]]["variants"]) for item in items]
         args = {"order_id": order["order_id"], "item_ids": [item["item_id"] for item in items],
-                "new_item_ids": [rng.choice(list(domain.base["products"][item["product_id"]]["variants"])) for item in items],
+                "new_item_ids": [rng.choice(each) for each in variants],
                 "payment_method_id": rng.choice(list(methods))}
     return name, args

@@ -63,8 +63,8 @@ _CUE = {
     "ask": r"\?|\b(please|could you|can you|may i|tell me|provide|give me|let me know|share|need (your|the|to know))\b",
     "refuse": r"\b(cannot|can ?not|can't|unable|won't|impossible|deny|denied)\b"
               r"|\bnot (able|possible|allowed|eligible|permitted)\b",
-    "next": r"\b(anything|something|what) else\b|\bfurther (help|questions?)\b"
-            r"|\b(done|completed|processed|successful(ly)?)\b"
+    "else": r"\b(anything|something|what) else\b|\bfurther (help|questions?)\b",
+    "done": r"\b(done|completed|processed|successful(ly)?)\b"
             r"|\b(has|have) been (cancel|exchang|return|modif|updat|chang|book|creat|refund|request|mark)",
 }
 _FACT = {NAME: r"\bnames?\b", ZIP: r"\b(zip|postal|postcode)", EMAIL: r"\be-?mails?\b",
@@ -86,14 +86,14 @@ def read(domain: Domain, plan: Plan, status: Sequence[int], text: str) -> tuple[
     if "transfer" in said:
         return Do.TRANSFER, 0, (0, 0)
     fit = _proposed(domain, plan, status, text) if "propose" in said and current is not None else None
-    if fit and (fit[1] or "next" not in said):    # "would you like me to do anything else?" proposes nothing
+    if fit and (fit[1] or "else" not in said):    # "would you like me to do anything else?" proposes nothing
         return Do.PROPOSE, 0, fit
     mask = _asked(low, current) if "ask" in said else 0
-    if mask and "next" not in said:
+    if mask and not said & {"else", "done"}:
         return Do.ASK, mask, (0, 0)
     if "refuse" in said:
         return Do.REFUSE, 0, (0, 0)
-    if "next" in said:
+    if said & {"else", "done"}:
         return Do.NEXT, 0, (0, 0)
     return Do.OTHER, 0, (0, 0)
 
@@ -130,9 +130,9 @@ def values(plan: Plan, mask: int) -> tuple[str, ...]:
     return tuple(value for slot, each in sorted(plan.values.items()) if mask >> slot & 1 for value in each)
 
 
-def secrets(plan: Plan, mask: int) -> tuple[str, ...]:
+def secrets(plan: Plan, mask: int, opening: str) -> tuple[str, ...]:
     """The secret values of the slots outside `mask`, those aside that the opening or a told sentence contains anyway."""
-    public = " ".join([plan.opening, *(plan.says[slot] for slot in plan.says if mask >> slot & 1)]).lower()
+    public = " ".join([opening, *(plan.says[slot] for slot in plan.says if mask >> slot & 1)]).lower()
     return tuple(value for value in values(plan, ~mask) if value.lower() not in public)
 
 

@@ -176,7 +176,7 @@ def world(domain: Domain, judge: Judge | None = None) -> Env:
         rules=resources.files("eau_jax.envs").joinpath("rules/tau2.toml").read_text(encoding="utf-8"),
         table=table, reset=reset, observe=observe, step=step, prompt=prompt, parse=parse, render=render,
         disclosed=lambda task, mask, seed: values(row(task).plan, mask),
-        secrets=lambda task, mask, seed: secrets(row(task).plan, mask),
+        secrets=lambda task, mask, seed: secrets(row(task).plan, mask, prompt(task)[1]),
         score=score, metric=score, expert=expert, novice=novice, host=True)
 
 
