@@ -51,7 +51,8 @@ def workflows(tasks) -> Act:
         calls = gold(task.data)
         hopeless = any(call.code == Do.TRANSFER_TO_HUMAN_AGENTS for call in calls)
         end = Call(Do.ANNOUNCE) if hopeless else Call(Do.ASK_SOLVED)
-        scripts.append([Call(Do.ASK), Call(Do.GET_CUSTOMER_BY_PHONE), Call(Do.CHECK_NETWORK_STATUS), Call(Do.ASK), *calls, end])
+        begin = (Call(Do.ASK), Call(Do.GET_CUSTOMER_BY_PHONE), Call(Do.CHECK_NETWORK_STATUS), Call(Do.ASK))
+        scripts.append([*begin, *calls, end])
     longest = max(map(len, scripts))
     code, a, b, c, amount = padded([[*script, *[script[-1]] * (longest - len(script))] for script in scripts])
     mask = np.zeros_like(code)
@@ -109,7 +110,8 @@ def main() -> None:
     chosen = parser.parse_args()
     speed = bandwidth(chosen.repeats)
     tasks = telecom_tasks.generate("train", TASKS, 0)
-    table, knobs, rules = jax.device_put((telecom.table(tasks), telecom.knobs, compile_rules(telecom.rules, telecom.features)))
+    table, knobs, rules = jax.device_put(
+        (telecom.table(tasks), telecom.knobs, compile_rules(telecom.rules, telecom.features)))
     print(f"{jax.devices()[0].platform}, {jax.device_count()} device(s); copy {speed / 1e9:.1f} GB/s; batch {chosen.batch}")
 
     pool = jax.device_put(random_acts(chosen.batch, np.random.default_rng(0)))

@@ -22,7 +22,8 @@ from eau_jax.envs.telecom_parse import FACTS, LOCATION, NAME, PHONE, REFUEL, SEV
 from eau_jax.envs.telecom_records import AGENT_TOOLS, PHONE_TOOLS, encode
 from eau_jax.envs.telecom_start import apply, arrays, gold, padded
 from eau_jax.envs.telecom_tools import (
-    BILL_STATUS, CONNECTIONS, LINE_STATUS, MODES, SIGNALS, TECHS, TOGGLE, Do, agent_tool, nibble, phone_tool, sends_mms, speed)
+    BILL_STATUS, CONNECTIONS, LINE_STATUS, MODES, SIGNALS, TECHS, TOGGLE, Do, agent_tool, nibble, phone_tool, sends_mms,
+    speed)
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.voice import leaks
 
@@ -45,8 +46,8 @@ def problem(intent, *names, persona="None"):
         mends += telecom_tasks.FAULTS[name][1]
     hopeless = bool({"lock", "contract"} & set(names))
     mends = [("assistant", "transfer_to_human_agents", {"summary": "x"})] if hopeless else mends
-    data = {"id": f"t[PERSONA:{persona}]", "ticket": "Mend it.",
-            "initial_state": {"initialization_actions": [dict(env_type=s, func_name=n, arguments=fill(a)) for s, n, a in starts]},
+    data = {"id": f"t[PERSONA:{persona}]", "ticket": "Mend it.", "initial_state": {
+                "initialization_actions": [dict(env_type=s, func_name=n, arguments=fill(a)) for s, n, a in starts]},
             "evaluation_criteria": {
                 "actions": [dict(requestor=s, name=n, arguments=fill(a)) for s, n, a in mends],
                 "env_assertions": telecom_tasks._assertions(intent, list(names), hopeless, ids),
@@ -91,9 +92,9 @@ def test_each_gold_call_is_needed(upstream):
     lists = [gold(task.data) for task in upstream]
     places = [int(rng.integers(len(calls))) for calls in lists]
     short = [calls[:k] + calls[k + 1:] for calls, k in zip(lists, places)]
-    spare = [calls[k].code == Do.REBOOT_DEVICE and sum(c.code == Do.REBOOT_DEVICE for c in calls) == 2 for calls, k in zip(lists, places)]
+    reboots = [[call.code == Do.REBOOT_DEVICE for call in calls] for calls in lists]
+    spare = [row[k] and sum(row) == 2 for row, k in zip(reboots, places)]
     good, _ = replay(upstream, short)
-    # Airplane mode, SIM and data may be mended in any order, but a resumed line needs a search after it.
     assert not good[~np.array(spare)].any()
 
 
@@ -108,10 +109,10 @@ def _snapshot(handset):
         saver=switch["data_saver_mode"], vpn=switch["vpn_connected"], signal=SIGNALS.index(handset.signal),
         tech=TECHS.index(handset.technology), connection=CONNECTIONS.index(handset.status), mode=MODES.index(handset.mode),
         apn_broken=handset.apn["name"] == "broken", apn_reset=handset.apn["reset"], mmsc=handset.apn["mmsc"] is not None,
-        apps=sum(int(on) << k for k, on in enumerate([*handset.apps["messaging"].values(), *handset.apps["browser"].values()])),
+        apps=sum(int(on) << k for k, on in enumerate([*handset.apps["messaging"].values(),
+                                                      *handset.apps["browser"].values()])),
         lines=[LINE_STATUS.index(line["status"]) for line in lines], refuel=[line["data_refueling_gb"] for line in lines],
         line_roaming=sum(int(line["roaming_enabled"]) << k for k, line in enumerate(lines)),
-        charged=sum(bill["total_due"] for bill in company.own_bills() if bill["bill_id"].endswith("99") or bill["status"] == "Draft"),
         bills=sorted(BILL_STATUS.index(bill["status"]) for bill in company.own_bills()),
         mbps=-1.0 if handset.megabits() is None else handset.megabits(), mms=handset.can_mms())
 
@@ -151,11 +152,11 @@ def _walk(tasks, steps, seed):
             assert bool(failed[n, t]) == refused, where
             assert bool(mms[n, t]) == expected.pop("mms"), where
             np.testing.assert_allclose(mbps[n, t], expected.pop("mbps"), rtol=1e-5, err_msg=where)
-            np.testing.assert_allclose(world.refuel[:len(expected["refuel"])], expected.pop("refuel"), rtol=1e-6, err_msg=where)
+            refuel = expected.pop("refuel")
+            np.testing.assert_allclose(world.refuel[:len(refuel)], refuel, rtol=1e-6, err_msg=where)
             assert [int(nibble(world.lines, k)) for k in range(3)][:len(expected["lines"])] == expected.pop("lines"), where
             bills = sorted(int(nibble(world.bills, k)) for k in range(6))
             assert bills[-len(expected["bills"]):] == expected.pop("bills"), where
-            expected.pop("charged")
             for field, value in expected.items():
                 assert getattr(world, field) == value, f"{where}: {field} is {getattr(world, field)}, not {value}"
 
@@ -263,7 +264,8 @@ def test_the_user_machine():
     assert play(telecom, task, script(two), knobs(one_action=0))[0].reply.startswith("It says: Mobile data is now on.")
     already = play(telecom, task, script("Please turn Wi-Fi off."))
     assert already[0].reply.startswith("It says: Wi-Fi was already off.")
-    calm = play(telecom, task, script("Please turn mobile data on.", "Please restart the phone."), knobs(frustration_after=2))
+    calm = play(telecom, task, script("Please turn mobile data on.", "Please restart the phone."),
+                knobs(frustration_after=2))
     assert "annoying" not in calm[0].reply and "annoying" in calm[1].reply
     facts = play(telecom, task, script("What is your name and your phone number?", "Do you want to refuel data?"))
     assert facts[0].disclosed == NAME | PHONE and facts[0].reply == "My name is Ann Lee. My number is 555-0001."
@@ -413,7 +415,7 @@ def _null_agents():
 def test_agents_that_do_not_try_stay_below_the_floor():
     env, tasks = built_in("telecom", 25)
     for name, agent in _null_agents().items():
-        score = np.mean([play(env, task, agent)[-1].success for task in tasks])
+        score = np.mean([play(env, task, agent, knobs(max_turns=24))[-1].success for task in tasks])
         assert score <= WORLDS["telecom"].FLOOR, (name, score)
 
 
@@ -436,7 +438,7 @@ def _random_episodes(tasks, count, turns, seed):
 def test_text_and_arrays_give_the_same_rewards_and_endings():
     """Acts put into words and read back, one at a time, against the batch."""
     env, tasks = built_in("telecom", 16)
-    world, rng, count, turns = WORLDS["telecom"], np.random.default_rng(3), 32, 20
+    world, rng, count, turns = WORLDS["telecom"], np.random.default_rng(3), 32, 12
     rows = [[] for _ in range(count)]
     for row in range(count):
         while len(rows[row]) < turns:

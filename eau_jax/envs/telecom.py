@@ -63,8 +63,8 @@ class Knobs:
     patience: int = knob(64, 1, 64, "useless messages the user bears; the default rules leave when none is left")
     max_tries: int = knob(64, 1, 64, "changes in vain that the user makes; the default rules leave when none is left")
     frustration_after: int = knob(1, 1, 64, "changes in vain after which the user sounds annoyed")
-    self_check: int = knob(2, 0, 2, "the user tests for success 0: when asked whether it works, 1: also when his test is what "
-                                    "he is asked to do, 2: after every phone action")
+    self_check: int = knob(2, 0, 2, "the user tests for success 0: when asked whether it works, 1: also when his "
+                                    "test is what he is asked to do, 2: after every phone action")
     one_action: int = knob(1, 0, 1, "1: the default rules refuse several phone actions at once; 0: he does the first")
     refuel_ok: int = knob(1, 0, 1, "1: the user agrees to buy 2 GB of data")
     pay_ok: int = knob(1, 0, 1, "1: the user pays a bill when asked to")
@@ -106,6 +106,21 @@ class State:
     errors: Array       # [] i32: failed tool calls so far
     useless: Array      # [] i32: messages so far that could not help
     solved: Array       # [] bool: the task ended as it should
+
+
+class _Did(NamedTuple):
+    """What came of the message."""
+
+    answer: Array       # [] bool: the user does as asked
+    declined: Array     # [] bool: he will not pay
+    performs: Array     # [] bool: the phone action is carried out
+    acted: Array        # [] bool: and changed or showed something
+    failed: Array       # [] bool: the tool call failed
+    satisfied: Array    # [] bool: he finds his problem solved
+    handed: Array       # [] bool: he is transferred
+    annoyed: Array      # [] bool: it was in vain again
+    told: Array         # [] i32: mask of facts told because they were asked for
+    offered: Array      # [] i32: mask of facts told unasked
 
 
 class _Seen(NamedTuple):
@@ -160,7 +175,8 @@ def observe(table: Table, knobs: Knobs, state: State, act: Act) -> Array:
     return jnp.stack([jnp.asarray(values[name], jnp.int32) for name in FEATURES])
 
 
-def _step(solo: bool, table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: Array) -> tuple[State, TimeStep]:
+def _step(solo: bool, table: Table, knobs: Knobs, state: State, act: Act, reply: Array,
+          key: Array) -> tuple[State, TimeStep]:
     """One message and the reply to it. Nothing is drawn.
 
     Of the user's decisions, ANSWER does or tells what was asked; WITHHOLD and CLARIFY do nothing; VOLUNTEER tells the first
@@ -203,22 +219,16 @@ def _step(solo: bool, table: Table, knobs: Knobs, state: State, act: Act, reply:
                  (leave, stop_code(StopReason.USER_LEFT)),
                  (turn >= knobs.max_turns, stop_code(StopReason.MAX_TURNS)), otherwise=0)
     annoyed = in_vain & (tries >= knobs.frustration_after) & (not solo)
-    phase = first((satisfied, Phase.SATISFIED), (handed, Phase.HANDED_OVER), (leave, Phase.LEFT), (annoyed, Phase.FRUSTRATED),
-                  otherwise=state.phase)
+    phase = first((satisfied, Phase.SATISFIED), (handed, Phase.HANDED_OVER), (leave, Phase.LEFT),
+                  (annoyed, Phase.FRUSTRATED), otherwise=state.phase)
     new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, world=world, phase=phase,
                 told=state.told | told | offered, tries=tries, tools=tools, phone=phone, last_code=code,
                 last_values=act.values, repeat_run=seen.repeat_run, invalid=seen.invalid, errors=errors,
                 useless=seen.useless, solved=solved)
-    said = first(
-        (seen.malformed, Say.MALFORMED), (satisfied, Say.SOLVED), (handed, Say.TRANSFERRED),
-        ((code == Do.FINISH) & solo, Say.ENDED), (leave, Say.LEFT), (code == Do.BAD_CALL, Say.BAD_CALL),
-        (seen.tool & failed, Say.FAILED), (seen.tool, Say.OUTPUT), (offered != 0, Say.VOLUNTEERED),
-        ((reply == Reply.CLARIFY) & seen.several, Say.ONE_AT_A_TIME), ((reply == Reply.CLARIFY) & seen.puzzled, Say.PUZZLED),
-        (reply == Reply.CLARIFY, Say.UNCLEAR), (~answer | declined, Say.REFUSED), (performs & ~acted, Say.UNCHANGED),
-        (performs & annoyed & (knobs.self_check == 2), Say.ANNOYED), (performs, Say.REPORT), (told != 0, Say.TOLD),
-        (seen.asked != 0, Say.REFUSED), (code == Do.ASK_SOLVED, Say.NOT_SOLVED), otherwise=Say.WAITING)
+    did = _Did(answer=answer, declined=declined, performs=performs, acted=acted, failed=failed, satisfied=satisfied,
+               handed=handed, annoyed=annoyed & (knobs.self_check == 2), told=told, offered=offered)
     time_step = TimeStep(
-        code=with_reward(said, knobs.show_reward_in_text), disclosed=told | offered,
+        code=with_reward(_say(solo, seen, act, reply, did), knobs.show_reward_in_text), disclosed=told | offered,
         reward=_reward(table, knobs, state, new, seen, failed, left, goal), done=stop != 0, success=solved, stop=stop,
         discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32), tool=seen.tool | (seen.request & solo))
     return absorb(state, new, time_step)
@@ -261,6 +271,19 @@ def _telling(knobs: Knobs, state: State, seen: _Seen, reply: Array, solo: bool) 
     left = known & ~state.told
     offers = (reply == Reply.VOLUNTEER) & ~seen.tool & ~seen.malformed
     return told, jnp.where(offers, left & -left, 0)
+
+
+def _say(solo: bool, seen: _Seen, act: Act, reply: Array, did: _Did) -> Array:
+    clarify = reply == Reply.CLARIFY
+    return first(
+        (seen.malformed, Say.MALFORMED), (did.satisfied, Say.SOLVED), (did.handed, Say.TRANSFERRED),
+        ((act.code == Do.FINISH) & solo, Say.ENDED), (reply == Reply.LEAVE, Say.LEFT),
+        (act.code == Do.BAD_CALL, Say.BAD_CALL), (seen.tool & did.failed, Say.FAILED), (seen.tool, Say.OUTPUT),
+        (did.offered != 0, Say.VOLUNTEERED), (clarify & seen.several, Say.ONE_AT_A_TIME),
+        (clarify & seen.puzzled, Say.PUZZLED), (clarify & (not solo), Say.UNCLEAR), (~did.answer | did.declined, Say.REFUSED),
+        (did.performs & ~did.acted, Say.UNCHANGED), (did.performs & did.annoyed, Say.ANNOYED), (did.performs, Say.REPORT),
+        (did.told != 0, Say.TOLD), (seen.asked != 0, Say.REFUSED), (act.code == Do.ASK_SOLVED, Say.NOT_SOLVED),
+        otherwise=Say.WAITING)
 
 
 def _reward(table: Table, knobs: Knobs, state: State, new: State, seen: _Seen, failed: Array, left: Array,

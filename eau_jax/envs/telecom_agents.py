@@ -40,7 +40,8 @@ _REQUESTS = {
     Do.CHECK_STATUS_BAR: "Please check the status bar.", Do.CHECK_NETWORK_STATUS: "Please check the network status.",
     Do.CHECK_NETWORK_MODE_PREFERENCE: "Please check the network mode.", Do.RUN_SPEED_TEST: "Please run a speed test.",
     Do.CHECK_SIM_STATUS: "Please check the SIM card.", Do.RESEAT_SIM_CARD: "Please reseat the SIM card.",
-    Do.CHECK_DATA_RESTRICTION_STATUS: "Please check the data saver.", Do.CHECK_APN_SETTINGS: "Please check the APN settings.",
+    Do.CHECK_DATA_RESTRICTION_STATUS: "Please check the data saver.",
+    Do.CHECK_APN_SETTINGS: "Please check the APN settings.",
     Do.RESET_APN_SETTINGS: "Please reset the APN settings.", Do.CHECK_WIFI_STATUS: "Please check Wi-Fi.",
     Do.CHECK_WIFI_CALLING_STATUS: "Please check Wi-Fi calling.", Do.CHECK_VPN_STATUS: "Please check the VPN.",
     Do.CONNECT_VPN: "Please connect the VPN.", Do.DISCONNECT_VPN: "Please disconnect the VPN.",
@@ -63,8 +64,8 @@ def words(code: int, a: int = 0, b: int = 0, c: int = 0, mask: int = 0) -> str:
     app, permission = APPS[a % len(APPS)], PERMISSIONS[b % len(PERMISSIONS)]
     special = {
         Do.SET_NETWORK_MODE_PREFERENCE: f"Please set the network mode to {MODES[a % len(MODES)]}.",
-        Do.SET_APN_SETTINGS: f"Please set the APN to {'broken' if a else 'internet'} {'with' if b else 'without'} MMSC address"
-                             f"{', to be reset later' if c else ''}.",
+        Do.SET_APN_SETTINGS: f"Please set the APN to {'broken' if a else 'internet'} {'with' if b else 'without'} MMSC "
+                             f"address{', to be reset later' if c else ''}.",
         Do.CHECK_APP_STATUS: f"Please check the {app} app.",
         Do.CHECK_APP_PERMISSIONS: f"Please check the permissions of the {app} app.",
         Do.GRANT_APP_PERMISSION: f"Please give the {app} app the {permission} permission.",
@@ -85,11 +86,12 @@ def called(task: Task, code: int, a: int = 0, b: int = 0, c: int = 0, amount: fl
         "customer_id": own.customer["customer_id"], "line_id": place(own.lines, "line_id"), "reason": "asked",
         "bill_id": own.opened["bill_id"] if a == NEXT_BILL else place(own.bills, "bill_id"), "gb_amount": amount,
         "summary": "It cannot be mended.", "app_name": APPS[a % len(APPS)], "permission": PERMISSIONS[b % len(PERMISSIONS)],
-        "mode": MODES[a % len(MODES)], "apn_settings": {
-            "apn_name": "broken" if a == 1 else "internet", "reset_at_reboot": c == 1, **({} if b == 1 else {"mmsc_url": None})}}
+        "mode": MODES[a % len(MODES)], "apn_settings": {"apn_name": "broken" if a == 1 else "internet",
+                                                        "reset_at_reboot": c == 1, **({} if b == 1 else {"mmsc_url": None})}}
     if do in (Do.GET_CUSTOMER_BY_PHONE, Do.GET_CUSTOMER_BY_ID, Do.GET_CUSTOMER_BY_NAME, Do.GET_BILLS_FOR_CUSTOMER):
-        values |= {"phone_number": place(db["customers"], "phone_number"), "customer_id": place(db["customers"], "customer_id"),
-                   "full_name": place(db["customers"], "full_name"), "dob": place(db["customers"], "date_of_birth"), "limit": b}
+        people = db["customers"]
+        values |= {"phone_number": place(people, "phone_number"), "customer_id": place(people, "customer_id"),
+                   "full_name": place(people, "full_name"), "dob": place(people, "date_of_birth"), "limit": b}
     if do == Do.GET_DATA_USAGE:
         line = place(db["lines"], "line_id")
         owner = [person for person in db["customers"] if line in person["line_ids"]]

@@ -7,8 +7,8 @@ from flax import struct
 
 from eau_jax.core.types import Array
 from eau_jax.envs.telecom_tools import (
-    AWAITING, BILLS, CONNECTED, LINES, OVERDUE, PAID, Do, Fixed, World, data_works, first_bill, line_active, may_roam, nibble,
-    over_quota, sends_mms, speed, speed_class)
+    AWAITING, BILLS, CONNECTED, LINES, OVERDUE, PAID, Do, Fixed, World, data_works, first_bill, line_active, may_roam,
+    nibble, over_quota, sends_mms, speed, speed_class)
 
 EXCELLENT = 4
 

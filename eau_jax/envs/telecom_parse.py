@@ -26,24 +26,26 @@ _SENTENCE = re.compile(r"[^.?!;\n]+[.?!;\n]?")
 _PARTS = re.compile(
     r",?\s*\b(?:and then|then|and (?=please|turn|switch|set|check|run|reset|restart|reboot|reseat|pay|send))")
 _ASKS = re.compile(
-    r"\?|\b(?:please|turn|switch|toggle|set|put|enable|disable|activate|deactivate|check|look|see|tell|verify|confirm|make|run|"
-    r"try|test|do|reset|restart|reboot|reseat|re-seat|insert|reinsert|connect|disconnect|grant|give|allow|send|pay|accept|need|"
-    r"can|could|would|show|change|choose|select|want|let|open|go)\b")
-_TELLS = re.compile(r"\b(?:(?<!may )(?<!can )(?<!could )i have|i've|i just|we have|i will|i'll|has been|have been|your line)\b")
+    r"\?|\b(?:please|turn|switch|toggle|set|put|enable|disable|activate|deactivate|check|look|see|tell|verify|confirm|"
+    r"make|run|try|test|do|reset|restart|reboot|reseat|re-seat|insert|reinsert|connect|disconnect|grant|give|allow|send|"
+    r"pay|accept|need|can|could|would|show|change|choose|select|want|let|open|go)\b")
+_TELLS = re.compile(
+    r"\b(?:(?<!may )(?<!can )(?<!could )i have|i've|i just|we have|i will|i'll|has been|have been|your line)\b")
 _CHECKS = re.compile(r"\b(?:check|look|see|tell|verify|confirm|show|what|which|is|are|does|whether)\b")
 _MUST = re.compile(r"\b(?:make sure|ensure)\b")
 _ON = re.compile(r"\b(?:on|enable|enabled|activate|activated)\b")
 _OFF = re.compile(r"\b(?:off|disable|disabled|deactivate|deactivated|out of)\b")
 _GRANT = re.compile(r"\b(?:grant|give|allow|enable|add|turn on)\b")
-_ANNOUNCE = re.compile(r"being transferred|transferr?(?:ing)? you\b|\bhold on\b")
-_SOLVED = re.compile(r"\b(?:is|does|are|did|has|do)\b.{0,80}\b(?:work|works|working|fixed|solved|resolved|better|gone|back)\b"
-                     r"|anything else")
+_ANNOUNCE = re.compile(r"\bbeing transferred\b|\bare now transferred\b|\btransferring you\b|\bwill (?:now )?transfer you\b")
+_SOLVED = re.compile(
+    r"\b(?:is|does|are|did|has|do)\b.{0,80}\b(?:work|works|working|fixed|solved|resolved|better|gone|back)\b|anything else")
 _FACTS = ((PHONE, re.compile(r"\b(?:phone|your|line'?s?|mobile) number\b|\bnumber (?:of|for) your\b|"
                              r"\b(?:what|which) number\b")),
           (NAME, re.compile(r"\byour (?:full )?name\b|\bwho am i\b|\bfull name\b")),
           (LOCATION, re.compile(r"\bwhere are you\b|\babroad\b|\btravell?ing\b|\byour location\b|\bwh(?:at|ich) country\b|"
                                 r"\bat home\b")),
-          (REFUEL, re.compile(r"\brefuel|\b(?:add|buy|want|more|extra|much)\b.{0,24}\bdata\b|\bhow (?:much|many) (?:data|gb)\b")))
+          (REFUEL, re.compile(r"\brefuel|\b(?:add|buy|want|more|extra|much)\b.{0,24}\bdata\b|"
+                              r"\bhow (?:much|many) (?:data|gb)\b")))
 
 
 def _switch(toggle: Do, check: Do) -> Callable[[str], Request]:
@@ -69,7 +71,9 @@ def _mode(sentence: str) -> Request:
     named = [k for k, mode in enumerate(MODES) if mode in wanted]
     if sets and not named:
         named = [k for k, word in enumerate(("5g", "4g", "3g", "2g")) if word in sentence]
-    return (Do.SET_NETWORK_MODE_PREFERENCE, named[0], 0, 0) if sets and named else (Do.CHECK_NETWORK_MODE_PREFERENCE, 0, 0, 0)
+    if sets and named:
+        return Do.SET_NETWORK_MODE_PREFERENCE, named[0], 0, 0
+    return Do.CHECK_NETWORK_MODE_PREFERENCE, 0, 0, 0
 
 
 def _apn(sentence: str) -> Request:

@@ -6,7 +6,8 @@ bills), and `user_db`, the phone as it is before the task's initialization actio
 
 from typing import Any, Mapping, NamedTuple, Sequence
 
-from eau_jax.envs.telecom_tools import APPS, LINES, MODES, NEXT_BILL, OPENED, PERMISSIONS, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE, Do
+from eau_jax.envs.telecom_tools import (
+    APPS, LINES, MODES, NEXT_BILL, OPENED, PERMISSIONS, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE, Do)
 
 AGENT_TOOLS = {do.name.lower(): do for do in Do if Do.GET_CUSTOMER_BY_PHONE <= do <= Do.REFUEL_DATA}
 PHONE_TOOLS = {do.name.lower(): do for do in Do if Do.CHECK_STATUS_BAR <= do <= Do.MAKE_PAYMENT}

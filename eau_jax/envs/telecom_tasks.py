@@ -131,7 +131,8 @@ def check(record: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: expected an object, found {file.shown(record.get(name))}")
     state, criteria = record["initial_state"], record["evaluation_criteria"]
     if state.get("initialization_data"):
-        raise ValueError(f"initial_state.initialization_data: expected nothing, found {file.shown(state['initialization_data'])}")
+        found = file.shown(state["initialization_data"])
+        raise ValueError(f"initial_state.initialization_data: expected nothing, found {found}")
     for holder, where, names in ((state, "initial_state", ("initialization_actions",)),
                                  (criteria, "evaluation_criteria", ("actions", "env_assertions", "reward_basis"))):
         for name in names:
@@ -166,7 +167,8 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
             break
     number, person = int(rng.integers(10, 100)), f"{FIRST[rng.integers(len(FIRST))]} {LAST[rng.integers(len(LAST))]}"
     ids = {"{c}": f"C{number}", "{l}": f"L{number}", "{b}": f"B{number}2"}
-    fill = lambda action: {key: ids.get(value, value) if isinstance(value, str) else value for key, value in action[2].items()}
+    fill = lambda arguments: {key: ids.get(value, value) if isinstance(value, str) else value
+                              for key, value in arguments.items()}
     persona = PERSONAS[int(rng.integers(len(PERSONAS)))]
     phone = f"555-{int(rng.integers(10000)):04d}"
     starts = [(_USER, "set_user_info", {"name": person, "phone_number": phone})]
@@ -186,11 +188,11 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
         "ticket": f"{_REASON[intent].replace('Your', 'The').replace('You cannot', 'The customer cannot')} Name: {person}. "
                   f"Number: {phone}.{' Abroad.' if abroad else ''}",
         "initial_state": {"initialization_data": None, "message_history": None, "initialization_actions": [
-            {"env_type": side, "func_name": name, "arguments": fill((side, name, arguments))}
+            {"env_type": side, "func_name": name, "arguments": fill(arguments)}
             for side, name, arguments in starts]},
         "evaluation_criteria": {
             "actions": [{"action_id": f"{name}_{place}", "requestor": side, "name": name,
-                         "arguments": fill((side, name, arguments)), "compare_args": [] if hopeless else None}
+                         "arguments": fill(arguments), "compare_args": [] if hopeless else None}
                         for place, (side, name, arguments) in enumerate(mends)],
             "env_assertions": _assertions(intent, chosen, hopeless, ids), "communicate_info": None, "nl_assertions": None,
             "reward_basis": ["ENV_ASSERTION", "ACTION"] if hopeless else ["ENV_ASSERTION"]},

@@ -14,8 +14,8 @@ from eau_jax.envs.telecom_parse import DONE, FACTS, LOCATION, NAME, PHONE, REFUE
 from eau_jax.envs.telecom_records import AGENT_TOOLS, OPTIONAL, PARAMETERS, PHONE_TOOLS, TODAY, account, caller, records
 from eau_jax.envs.telecom_start import fixed_arrays, goal
 from eau_jax.envs.telecom_tools import (
-    APPS, BILL_STATUS, BILLS, CONNECTIONS, LINE_STATUS, MODES, NEXT_BILL, OPENED, PERMISSIONS, SIGNALS, SPEEDS, SUSPENDED, TECHS,
-    UNKNOWN_CUSTOMER, WRITES, AWAITING, Do, first_bill, nibble, sends_mms, speed, speed_class)
+    APPS, AWAITING, BILL_STATUS, BILLS, CONNECTIONS, LINE_STATUS, MODES, NEXT_BILL, OPENED, PERMISSIONS, SIGNALS, SPEEDS,
+    SUSPENDED, TECHS, UNKNOWN_CUSTOMER, WRITES, Do, first_bill, nibble, sends_mms, speed, speed_class)
 
 __all__ = ["FACTS", "LOCATION", "REFUEL", "SEVERAL", "Phase", "Say", "disclosed", "parse", "parse_solo", "prompt",
            "prompt_solo", "render", "secrets"]
@@ -57,17 +57,18 @@ class Say(enum.IntEnum):
 
 HOW = ('Write either words to the customer or one tool call: <tool_call>{"name": "...", "arguments": {...}}</tool_call>. '
        "Never both in one message.")
-SYSTEM = ("You work for a phone company. A customer's phone has a fault. " + HOW + " First ask for the phone number and look "
-          "the customer up. You cannot touch the phone: ask the customer to check or change one thing at a time. Check "
+SYSTEM = ("You work for a phone company. A customer's phone has a fault. " + HOW + " First ask for the phone number and "
+          "look the customer up. You cannot touch the phone: ask the customer to check or change one thing at a time. Check "
           "before you change. A line suspended for an unpaid bill: send a payment request, have it paid, resume the line, "
           "have the phone restarted. Data used up: ask how much to add (2 GB at most), then refuel. Abroad, roaming must be "
-          "on for phone and line. If the contract has ended or the SIM is locked, call transfer_to_human_agents, then write: "
-          "You are being transferred. Please hold on.")
+          "on for phone and line. If the contract has ended or the SIM is locked, call transfer_to_human_agents, then "
+          "write: You are being transferred. Please hold on.")
 SOLO = ("You work for a phone company and mend the fault in the ticket. Write one tool call a message: "
         '<tool_call>{"name": "...", "arguments": {...}}</tool_call>. You may use the phone\'s tools too. Call done when the '
         "fault is mended. If the contract has ended or the SIM is locked, call transfer_to_human_agents, then done.")
-_ISSUE = {Intent.SERVICE: "My phone has no service.", Intent.DATA: "My mobile data does not work, or it is very slow. I want "
-          "excellent speed.", Intent.MMS: "I cannot send picture messages (MMS)."}
+_ISSUE = {Intent.SERVICE: "My phone has no service.",
+          Intent.DATA: "My mobile data does not work, or it is very slow. I want excellent speed.",
+          Intent.MMS: "I cannot send picture messages (MMS)."}
 _WORDS: dict[Say, tuple[str, ...]] = {
     Say.REFUSED: ("I do not want that.", "No, I would rather not."),
     Say.UNCLEAR: ("I do not understand. What shall I do?", "Can you say that differently?"),
@@ -255,7 +256,8 @@ def report(task: Task, act: Act, state: Any, unchanged: bool) -> str:
         return f"Nothing changed. {status_bar(world)}"
     if code in WRITES:
         done = {Do.SET_NETWORK_MODE_PREFERENCE: f"Network mode is {MODES[int(world.mode)]}.",
-                Do.RESEAT_SIM_CARD: "The SIM card is reseated.", Do.RESET_APN_SETTINGS: "The APN is reset at the next restart.",
+                Do.RESEAT_SIM_CARD: "The SIM card is reseated.",
+                Do.RESET_APN_SETTINGS: "The APN is reset at the next restart.",
                 Do.SET_APN_SETTINGS: "The APN is set.", Do.CONNECT_VPN: "The VPN is connected.",
                 Do.DISCONNECT_VPN: "The VPN is disconnected.", Do.REBOOT_DEVICE: "The phone has restarted.",
                 Do.GRANT_APP_PERMISSION: f"The {app} app may use {PERMISSIONS[b % len(PERMISSIONS)]}."}[code]
@@ -276,16 +278,17 @@ def _check(task: Task, code: Do, app: str, world: Any) -> str:
     permissions = f"The {app} app may use: {', '.join(granted) or 'nothing'}." if app in APPS else "There is no such app."
     return {
         Do.CHECK_STATUS_BAR: status_bar(world), Do.CHECK_SIM_STATUS: f"The SIM card is {sim}.",
-        Do.CHECK_NETWORK_STATUS: f"Airplane mode {on(world.airplane)}, SIM {sim}, {CONNECTIONS[int(world.connection)]}, signal "
-        f"{SIGNALS[int(world.signal)]}, {TECHS[int(world.tech)]}, data {on(world.data)}, roaming {on(world.roaming)}, Wi-Fi "
-        f"{on(world.wifi)}.",
+        Do.CHECK_NETWORK_STATUS: f"Airplane mode {on(world.airplane)}, SIM {sim}, {CONNECTIONS[int(world.connection)]}, "
+        f"signal {SIGNALS[int(world.signal)]}, {TECHS[int(world.tech)]}, data {on(world.data)}, "
+        f"roaming {on(world.roaming)}, Wi-Fi {on(world.wifi)}.",
         Do.CHECK_NETWORK_MODE_PREFERENCE: f"Network mode is {MODES[int(world.mode)]}.",
         Do.CHECK_DATA_RESTRICTION_STATUS: f"Data saver is {on(world.saver)}.",
         Do.CHECK_APN_SETTINGS: f"APN name {'broken' if world.apn_broken else 'internet'}, MMSC address "
         f"{'set' if world.mmsc else 'not set'}.",
         Do.CHECK_WIFI_STATUS: f"Wi-Fi is {on(world.wifi)}{' and connected' if world.wifi_connected else ''}.",
         Do.CHECK_WIFI_CALLING_STATUS: f"Wi-Fi calling is {on(world.wifi_calling)}.",
-        Do.CHECK_VPN_STATUS: f"The VPN is {('connected, server ' + ('slow' if world.vpn_poor else 'fast')) if world.vpn else 'off'}.",
+        Do.CHECK_VPN_STATUS: f"The VPN is connected, its server is {'slow' if world.vpn_poor else 'fast'}."
+        if world.vpn else "The VPN is off.",
         Do.CHECK_INSTALLED_APPS: f"Installed apps: {', '.join(APPS)}.",
         Do.CHECK_APP_STATUS: permissions, Do.CHECK_APP_PERMISSIONS: permissions,
     }.get(code, "Nothing happened.")
