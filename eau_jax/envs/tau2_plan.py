@@ -66,7 +66,7 @@ class Plan(NamedTuple):
 def plan(domain: Domain, task: Task) -> Plan:
     """The user of a task."""
     text = instructions(task)
-    user = _person(domain, text)
+    user = _person(domain, text) or domain.base["users"].get(task.data["user_scenario"].get("user_id"))
     goals = _goals(domain, task, text)
     says, values = _identity(user, text) if user else ({}, {})
     for place, goal in enumerate(goals):

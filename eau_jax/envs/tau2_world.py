@@ -262,6 +262,7 @@ def _decided(who: Plan, knobs: Knobs, state: State, act: Act, code: Do,
     done = status[current] in (AGREED, CALLED) or not who.goals[current].tool
     question = current > 0 and not who.goals[current].tool
     if code is Do.NEXT and done or code is Do.OTHER and (status[current] == CALLED or question):
+        status = [SETTLED if each == CALLED else each for each in status]
         status[current] = SETTLED
     elif code is Do.OTHER:
         return Say.GO_ON, 0, hold, insisted
