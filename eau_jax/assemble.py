@@ -1,7 +1,7 @@
 """Parts from a config: tasks, simulators, model, learner, sampler. They meet here and in `train.py` only."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 

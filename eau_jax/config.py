@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, Mapping
 
 import tyro
 
-from eau_jax.algorithms import correction, gae, kl, reduction, view, whiten
+from eau_jax.algorithms import correction, gae, reduction, view, whiten
 from eau_jax.core import batching, knobs as knob
-from eau_jax.core.part import Env, User
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
 from eau_jax.users.symbolic import symbolic

@@ -15,15 +15,15 @@ from pathlib import Path
 from eau_jax.core.records import read_lines
 from eau_jax.report.draw import plot_worlds
 
-CONFIG = Path(__file__).resolve().parent.parent / "configs" / "quickstart.py"
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 # What differs from the quickstart: token budgets follow the length of a conversation.
 WORLDS: dict[str, str] = {
     "travel": '{"rollout.max_tokens": 640, "rollout.max_new_tokens": 32, "knobs": {**rates, "env.max_turns": 10}}',
     "turtle": '{"rollout.max_tokens": 512, "rollout.max_new_tokens": 64, "knobs": {**rates, "env.max_turns": 10}}',
     "telepathy": '{"rollout.max_tokens": 384, "rollout.max_new_tokens": 24, "knobs": {**rates, "env.max_turns": 12}}',
-    "colbench": '{"rollout.max_tokens": 640, "rollout.max_new_tokens": 96, "knobs": {**rates, "env.max_turns": 6}}',
     "telecom": '{"rollout.max_tokens": 768, "rollout.max_new_tokens": 48, "knobs": {**rates, "env.max_turns": 16}}',
 }
+OWN = {"colbench": "colbench_small.py"}   # worlds with a config of their own
 SOURCE = '''
 
 from eau_jax.config import Tasks
@@ -38,26 +38,28 @@ def config():
     base = _quickstart()
     rates = {{path: value for path, value in base.knobs.items() if not path.startswith("env.")}}
     tasks = Tasks(generate={name}_tasks.generate, load={name}_tasks.load, train=2000, test=64)
-    return replace(base, {{"env": {name}, "tasks": tasks, "name": "{name}", **{changes}}})
+    return replace(base, {{"env": {name}, "tasks": tasks, **{changes}}})
 '''
 
 
 def main() -> None:
+    names = [*WORLDS, *OWN]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("worlds", nargs="*", default=list(WORLDS), help=f"of {', '.join(WORLDS)}")
+    parser.add_argument("worlds", nargs="*", default=names, help=f"of {', '.join(names)}")
     parser.add_argument("--root", type=Path, default=Path("runs/gyms"))
     parser.add_argument("--updates", type=int, default=25)
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.worlds if name not in WORLDS]
+    unknown = [name for name in arguments.worlds if name not in names]
     if unknown:
-        parser.error(f"unknown world {unknown[0]!r}; allowed: {', '.join(WORLDS)}")
+        parser.error(f"unknown world {unknown[0]!r}; allowed: {', '.join(names)}")
     arguments.root.mkdir(parents=True, exist_ok=True)
     for name in arguments.worlds:
         source = arguments.root / f"{name}.py"
-        source.write_text(CONFIG.read_text() + SOURCE.format(name=name, changes=WORLDS[name]))
+        source.write_text((CONFIGS / OWN[name]).read_text() if name in OWN else
+                          (CONFIGS / "quickstart.py").read_text() + SOURCE.format(name=name, changes=WORLDS[name]))
         subprocess.run([sys.executable, "-c", "from eau_jax.cli import main; main()", "train", str(source), "--resume", "--root",
-                        str(arguments.root), "--learn.steps", str(arguments.updates)], check=True)
-    runs = {name: arguments.root / name for name in WORLDS if (arguments.root / name / "metrics.jsonl").exists()}
+                        str(arguments.root), "--name", name, "--learn.steps", str(arguments.updates)], check=True)
+    runs = {name: arguments.root / name for name in names if (arguments.root / name / "metrics.jsonl").exists()}
     for name, run in runs.items():
         lines = list(read_lines(run / "metrics.jsonl"))
         first, last = (sum(line["rollout/success_rate"] for line in part) / len(part) for part in (lines[:3], lines[-3:]))

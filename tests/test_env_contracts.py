@@ -212,7 +212,7 @@ def test_splits_are_disjoint_by_content_and_large(name):
                                              (("train", 0, 0), "1 or more"),
                                              (("test", 10**5, 0), "only about")])
 def test_generate_refuses(name, arguments, said, monkeypatch):
-    monkeypatch.setattr(WORLDS[name].generator, "PATIENCE", 20)
+    monkeypatch.setattr("eau_jax.envs.generator.PATIENCE", 20)
     with pytest.raises(ValueError, match=said):
         WORLDS[name].generator.generate(*arguments)
 

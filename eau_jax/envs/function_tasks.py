@@ -17,12 +17,11 @@ import numpy as np
 
 from eau_jax.core.types import Task
 from eau_jax.envs import file
+from eau_jax.envs.generator import draw
 
 LENGTH = 9        # codes of a program, padded with PAD
 VARIABLES = "abcd"
 BESIDE = "functions.json"
-TEST_SHARE = 5    # one rule in this many is held out
-PATIENCE = 2000   # draws in a row without a new task after which there are taken to be no more
 
 
 class Op(enum.IntEnum):
@@ -92,24 +91,7 @@ def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
     Raises:
       ValueError: for an unknown split, or a count that is not positive or more than there are.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
-    if count < 1:
-        raise ValueError(f"count {count}; allowed: 1 or more tasks")
-    rng, tasks, misses = np.random.default_rng(seed), {}, 0
-    while misses < PATIENCE:
-        rule, misses = _rule(rng), misses + 1
-        digest = _fingerprint(rule)
-        if (int(digest, 16) % TEST_SHARE == 0) != (split == "test"):
-            continue
-        case = _case(rule, rng)
-        name = f"function-{digest}-{'-'.join(map(str, case))}"
-        if case and name not in tasks:
-            record = {"id": name, "rule": rule, "test_case": list(case), "expected_result": evaluate(rule, case)}
-            tasks[name], misses = Task(id=name, env="function", data=record), 0
-            if len(tasks) == count:
-                return tuple(tasks.values())
-    raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
+    return draw("function", _record, split, count, seed, content=lambda record: int(_fingerprint(record["rule"]), 16))
 
 
 def load(path: str | Path) -> tuple[Task, ...]:
@@ -175,3 +157,12 @@ def _case(rule: str, rng: np.random.Generator) -> tuple[int, ...]:
         if value is not None and value == int(value) and abs(value) < 1000:
             return tuple(case)
     return ()
+
+
+def _record(rng: np.random.Generator) -> dict[str, Any] | None:
+    rule = _rule(rng)
+    case = _case(rule, rng)
+    if not case:
+        return None
+    name = f"function-{_fingerprint(rule)}-{'-'.join(map(str, case))}"
+    return {"id": name, "rule": rule, "test_case": list(case), "expected_result": evaluate(rule, case)}

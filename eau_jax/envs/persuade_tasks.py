@@ -15,12 +15,11 @@ import numpy as np
 
 from eau_jax.core.types import Task
 from eau_jax.envs import file
+from eau_jax.envs.generator import draw
 
 POINTS = 8                 # a case may have
 FEWEST = 3                 # a case must have, so that the weights can add up to every level
 BESIDE = "all_statements*.json"
-TEST_SHARE = 5             # one content in this many is held out
-PATIENCE = 3000            # draws in a row without a new task after which there are taken to be no more
 WEIGHTS = {3: (2, 2, 2), 4: (2, 2, 1, 1), 5: (2, 2, 1, 1, 0), 6: (2, 2, 1, 1, 1, 0), 7: (2, 2, 1, 1, 1, 0, 0),
            8: (2, 2, 1, 1, 1, 1, 0, 0)}  # by number of points, in any order: levels that attacking a point is worth
 
@@ -37,19 +36,7 @@ def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
     Raises:
       ValueError: for an unknown split, or a count that is not positive or more than there are.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
-    if count < 1:
-        raise ValueError(f"count {count}; allowed: 1 or more tasks")
-    rng, tasks, misses = np.random.default_rng(seed), {}, 0
-    while misses < PATIENCE:
-        record, misses = _record(rng), misses + 1
-        if record["id"] in tasks or (int(record["id"][-8:], 16) % TEST_SHARE == 0) != (split == "test"):
-            continue
-        tasks[record["id"]], misses = Task(id=record["id"], env="persuade", data=record), 0
-        if len(tasks) == count:
-            return tuple(tasks.values())
-    raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
+    return draw("persuade", _record, split, count, seed)
 
 
 def load(path: str | Path) -> tuple[Task, ...]:

@@ -15,10 +15,9 @@ import numpy as np
 
 from eau_jax.core.types import Task
 from eau_jax.envs import file
+from eau_jax.envs.generator import draw
 
 BESIDE = "questions.json"
-TEST_SHARE = 5     # one question in this many is held out
-PATIENCE = 4000    # draws in a row without a new task after which there are taken to be no more
 
 _FIRST = ("Bra", "Cor", "Del", "Fen", "Gol", "Hal", "Kir", "Mor")
 _MIDDLE = ("ba", "de", "li", "mo", "nu", "ra", "se", "to")
@@ -64,19 +63,7 @@ def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
     Raises:
       ValueError: for an unknown split, or a count that is not positive or more than there are.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
-    if count < 1:
-        raise ValueError(f"count {count}; allowed: 1 or more tasks")
-    rng, tasks, misses = np.random.default_rng(seed), {}, 0
-    while misses < PATIENCE:
-        record, misses = _record(rng), misses + 1
-        if record["id"] in tasks or (zlib.crc32(record["question"].encode()) % TEST_SHARE == 0) != (split == "test"):
-            continue
-        tasks[record["id"]], misses = Task(id=record["id"], env="search", data=record), 0
-        if len(tasks) == count:
-            return tuple(tasks.values())
-    raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
+    return draw("search", _record, split, count, seed, content=lambda record: zlib.crc32(record["question"].encode()))
 
 
 def load(path: str | Path) -> tuple[Task, ...]:

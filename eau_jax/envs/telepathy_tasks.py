@@ -14,10 +14,9 @@ import numpy as np
 
 from eau_jax.core.types import Task
 from eau_jax.envs import file
+from eau_jax.envs.generator import draw
 
 BESIDE = "all_entities_refined.json"
-TEST_SHARE = 5             # one title in this many is held out
-PATIENCE = 3000            # draws in a row without a new task after which there are taken to be no more
 
 OPTIONS = {
     "size": ("small", "big"),
@@ -42,20 +41,11 @@ def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
     Raises:
       ValueError: for an unknown split, or a count that is not positive or more than there are.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
-    if count < 1:
-        raise ValueError(f"count {count}; allowed: 1 or more tasks")
-    rng, tasks, misses = np.random.default_rng(seed), {}, 0
-    while misses < PATIENCE:
-        record, misses = _record(rng), misses + 1
-        digest = hashlib.sha256(record["title"].encode()).hexdigest()[:8]
-        if record["id"] in tasks or (int(digest, 16) % TEST_SHARE == 0) != (split == "test"):
-            continue
-        tasks[record["id"]], misses = Task(id=record["id"], env="telepathy", data=record), 0
-        if len(tasks) == count:
-            return tuple(tasks.values())
-    raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
+    return draw("telepathy", _record, split, count, seed, content=_title_hash)
+
+
+def _title_hash(record: Mapping[str, Any]) -> int:
+    return int(hashlib.sha256(record["title"].encode()).hexdigest()[:8], 16)
 
 
 def load(path: str | Path) -> tuple[Task, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from eau_jax.core.types import Task
 from eau_jax.envs import file
+from eau_jax.envs.generator import draw
 
 ASPECTS = ("flight", "hotel", "restaurant", "apartment", "rental_car")
 LETTERS = "FHRAC"          # first letter of an option's id, in the order of ASPECTS
@@ -23,8 +24,6 @@ PREFERENCES = 12           # a task may have
 OPTIONS = 24               # an aspect may show
 WRONG_SHOWN, NOISE_SHOWN = 10, 5
 BESIDE = "travelgym_data_*.json"
-TEST_SHARE = 5             # one content in this many is held out
-PATIENCE = 3000            # draws in a row without a new task after which there are taken to be no more
 
 # aspect -> what an option may offer, and what a user says who wants it
 WISHES: dict[str, dict[str, str]] = {
@@ -51,19 +50,7 @@ def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
     Raises:
       ValueError: for an unknown split, or a count that is not positive or more than there are.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
-    if count < 1:
-        raise ValueError(f"count {count}; allowed: 1 or more tasks")
-    rng, tasks, misses = np.random.default_rng(seed), {}, 0
-    while misses < PATIENCE:
-        record, misses = _record(rng), misses + 1
-        if record["id"] in tasks or (int(record["id"][-8:], 16) % TEST_SHARE == 0) != (split == "test"):
-            continue
-        tasks[record["id"]], misses = Task(id=record["id"], env="travel", data=record), 0
-        if len(tasks) == count:
-            return tuple(tasks.values())
-    raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
+    return draw("travel", _record, split, count, seed)
 
 
 def load(path: str | Path) -> tuple[Task, ...]:

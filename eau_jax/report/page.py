@@ -11,7 +11,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from eau_jax.core.records import RunFolderError, read_lines, write_atomic
+from eau_jax.core.records import RunFolderError, write_atomic
 from eau_jax.report import curves
 from eau_jax.report.curves import Chart, Mark, Series
 from eau_jax.report.draw import card, write_plots
