@@ -109,7 +109,9 @@ def account(data: Mapping[str, Any]) -> Account:
     unpaid = dict(starts(data)).get("suspend_line_for_overdue_bill")
     if unpaid is not None:
         due = plans[lines[unpaid["line_id"]]["plan_id"]]["price_per_month"]
-        owed.append(_bill(data, unpaid["new_bill_id"], customer, due, "Overdue", LAST_MONTH))
+        bill = _bill(data, unpaid["new_bill_id"], customer, due, "Overdue", LAST_MONTH)
+        charge = {"description": f"Charge for line {unpaid['line_id']}", "amount": due, "date": TODAY, "item_type": "Charge"}
+        owed.append(bill | {"line_items": [charge]} if "line_items" in bill else bill)
         if unpaid["contract_ended"]:
             own[slot] = dict(own[slot]) | {"contract_end_date": LAST_MONTH["period_end"]}
     if len(own) > LINES or len(owed) > NEXT_BILL:
@@ -157,7 +159,7 @@ def _agent_call(data: Mapping[str, Any], code: Do, values: Sequence[Any]) -> Cal
     if code == Do.GET_CUSTOMER_BY_ID:
         return Call(code, place)
     if code == Do.GET_BILLS_FOR_CUSTOMER:
-        return Call(code, place, 12 if values[1] is None else max(0, values[1]))
+        return Call(code, place, 12 if values[1] is None else values[1])
     if code == Do.GET_DATA_USAGE:
         everywhere = [line["line_id"] for line in data["db"]["lines"]]
         return Call(code, _position(everywhere, values[1]) if values[1] in customers[place]["line_ids"] else UNKNOWN_LINE)

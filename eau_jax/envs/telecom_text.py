@@ -194,7 +194,7 @@ def _output(task: Task, act: Act, state: Any) -> str:
     if code == Do.GET_BILLS_FOR_CUSTOMER:
         customer = pick(db["customers"])
         owed = bills if customer is own.customer else [found[bill] for bill in customer["bill_ids"]]
-        return show(sorted(owed, key=lambda bill: bill.get("issue_date", ""), reverse=True)[:max(b, 0)])
+        return show(sorted(owed, key=lambda bill: bill.get("issue_date", ""), reverse=True)[:b])
     if code == Do.GET_DATA_USAGE:
         line = found[pick(db["lines"])["line_id"]]
         return show({"line_id": line["line_id"], "data_used_gb": line["data_used_gb"],
