@@ -241,7 +241,7 @@ class Telecom:
         self.me = next(customer for customer in db["customers"] if customer["customer_id"] == customer_id)
 
     def call(self):
-        who, names = self.rng.choice([*self.tools.items(), *self.tools.items(), ("assistant", ["think"])])
+        who, names = self.rng.choice([*self.tools.items()] * 8 + [("assistant", ["think"])])
         name = self.rng.choice(sorted(names))
         return who, name, self.arguments(name)
 
