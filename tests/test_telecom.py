@@ -10,16 +10,15 @@ import pytest
 from oracles.telecom import Handset
 from play import WORLDS, built_in, play, script, turn
 
-from eau_jax.core.part import Act, Kind
+from eau_jax.core.part import Act
 from eau_jax.core.types import StopReason, Task
 from eau_jax.envs import telecom_tasks
 from eau_jax.envs.ending import stop_reason
-from eau_jax.envs.message import act
 from eau_jax.envs.telecom import telecom, telecom_solo
 from eau_jax.envs.telecom_agents import called, tool_call, words
-from eau_jax.envs.telecom_goal import Fault, content, faults, met
+from eau_jax.envs.telecom_goal import faults, met
 from eau_jax.envs.telecom_parse import FACTS, LOCATION, NAME, PHONE, REFUEL, SEVERAL, parse
-from eau_jax.envs.telecom_records import AGENT_TOOLS, PHONE_TOOLS, encode
+from eau_jax.envs.telecom_records import AGENT_TOOLS, PHONE_TOOLS, Call, encode
 from eau_jax.envs.telecom_start import apply, arrays, gold, padded
 from eau_jax.envs.telecom_tools import (
     BILL_STATUS, CONNECTIONS, LINE_STATUS, MODES, SIGNALS, TECHS, TOGGLE, Do, agent_tool, nibble, phone_tool, sends_mms,
@@ -86,6 +85,22 @@ def test_all_gold_lists_meet_their_assertions(upstream):
     assert not nothing.any(), "a task is solved by doing nothing"
 
 
+@pytest.mark.slow
+def test_every_upstream_task_is_solved_in_conversation(upstream):
+    """The gold calls as the user machine sees them: one batch of whole conversations, switches asked for by wanted state."""
+    lists = [[*gold(task.data), Call(Do.ASK_SOLVED), Call(Do.ANNOUNCE)] for task in upstream]
+    code, a, b, c, amount = padded(lists)
+    acts = Act(kind=np.zeros_like(code), code=code, mask=np.zeros_like(code), flags=np.zeros_like(code),
+               values=np.stack([a, b, c, amount], -1).astype(np.float32))
+    table, rules = telecom.table(upstream), compile_rules(telecom.rules, telecom.features)
+    state = jax.vmap(lambda k: telecom.reset(table, telecom.knobs, k, None))(jnp.arange(len(upstream)))
+    total, step = np.zeros(len(upstream)), jax.jit(jax.vmap(turn(telecom), (None, None, None, 0, 0, None)))
+    for t in range(code.shape[1]):
+        state, time_step, *_ = step(table, telecom.knobs, rules, state, jax.tree.map(lambda x: x[:, t], acts), jax.random.key(0))
+        total += time_step.reward
+    assert (total == 1).all() and np.asarray(state.solved).all()
+
+
 def test_each_gold_call_is_needed(upstream):
     """One call left out, drawn for each task; of two reboots the first is not needed."""
     rng = np.random.default_rng(0)
@@ -128,7 +143,7 @@ def _draw_call(task, rng):
     return call["name"], call["arguments"]
 
 
-def _walk(tasks, steps, seed):
+def _walk(tasks, steps, seed, phone=phone_tool):
     rng = np.random.default_rng(seed)
     calls = [[_draw_call(task, rng) for _ in range(steps)] for task in tasks]
     encoded = [[encode(task.data, name, arguments, AGENT_TOOLS | PHONE_TOOLS) for name, arguments in row]
@@ -139,7 +154,7 @@ def _walk(tasks, steps, seed):
     def one(fixed, world, calls):
         def step(world, call):
             world, failed = agent_tool(jnp, fixed, world, call[0], call[1], call[4])
-            world, _ = phone_tool(jnp, fixed, world, *call[:4])
+            world, _ = phone(jnp, fixed, world, *call[:4])
             return world, (world, failed, speed(jnp, fixed, world), sends_mms(jnp, fixed, world))
         return jax.lax.scan(step, world, calls)[1]
     worlds, failed, mbps, mms = jax.device_get(jax.jit(jax.vmap(one))(fixed, start, padded(encoded)))
@@ -167,6 +182,31 @@ def test_random_walks_agree_with_the_oracle():
 
 def test_random_walks_on_upstream_tasks_agree_with_the_oracle(upstream):
     _walk(upstream[::20], 30, 1)
+
+
+def _mutant(changed):
+    """The phone's tools with one mistake: `changed(before, after, code)` are the fields that come out wrong."""
+    def phone(xp, fixed, world, code, *arguments):
+        after, acted = phone_tool(xp, fixed, world, code, *arguments)
+        return after.replace(**changed(world, after, code)), acted
+    return phone
+
+
+MUTANTS = {
+    "a poor VPN stays poor": lambda before, after, code: {"vpn_poor": before.vpn_poor},
+    "a restart does not reset the APN": lambda before, after, code: {"apn_reset": before.apn_reset | after.apn_reset},
+    "data is switched without a search": lambda before, after, code: {
+        "connection": jnp.where(code == Do.TOGGLE_DATA, before.connection, after.connection)},
+    "airplane mode keeps the VPN": lambda before, after, code: {
+        "vpn": jnp.where(code == Do.TOGGLE_AIRPLANE_MODE, before.vpn, after.vpn)},
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_oracle_finds_mistakes(name):
+    tasks = [problem("d", "vpn"), problem("s", "apn"), problem("s", "bill")] * 50
+    with pytest.raises(AssertionError, match="call"):
+        _walk(tasks, 30, 0, _mutant(MUTANTS[name]))
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ for what cannot be mended, the transfer tool was called), else 0; an end that th
 `telecom_solo` is the same world without a user: the agent has both sets of tools and works from a ticket.
 """
 
-import enum
 import functools
 from importlib import resources
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from eau_jax.envs import telecom_agents as agents
 from eau_jax.envs import telecom_text as text
 from eau_jax.envs.ending import absorb, first, stop_code
 from eau_jax.envs.message import with_reward
-from eau_jax.envs.telecom_goal import TEST, Fault, Goal, Intent, content, faults, met
+from eau_jax.envs.telecom_goal import TEST, Goal, content, faults, met
 from eau_jax.envs.telecom_start import HARD, arrays, persona
 from eau_jax.envs.telecom_tasks import check
 from eau_jax.envs.telecom_text import FACTS, LOCATION, REFUEL, SEVERAL, Phase, Say, parse, parse_solo
@@ -236,7 +235,7 @@ def _step(solo: bool, table: Table, knobs: Knobs, state: State, act: Act, reply:
 
 def _once(knobs: Knobs, does: Any, world: World, empty: tuple) -> Any:
     """`does(world)`, computed once. XLA would otherwise repeat its arithmetic in each output that depends on it, and the
-    step would take three times as long: a loop, of one round, is what it does not look into.
+    step would take twice as long: a loop, of one round, is what it does not look into.
 
     Args:
       does: world -> (world, ...); what follows the world has the types of `empty`.

@@ -14,7 +14,7 @@ from eau_jax.core.types import Task
 from eau_jax.envs import message
 from eau_jax.envs.tau2_message import Broken, Words, read
 from eau_jax.envs.telecom_records import AGENT_TOOLS, PHONE_TOOLS, encode
-from eau_jax.envs.telecom_tools import APPS, MODES, PERMISSIONS, TOGGLE, Do
+from eau_jax.envs.telecom_tools import MODES, PERMISSIONS, TOGGLE, Do
 
 NAME, PHONE, LOCATION, REFUEL = 1, 2, 4, 8    # bits of the facts the user knows
 FACTS = NAME | PHONE | LOCATION | REFUEL
