@@ -7,7 +7,8 @@ import datetime
 
 NOWHERE = {"user_id": "no_body_1", "order_id": "#W0", "item_id": "1", "product_id": "2", "payment_id": "credit_card_0",
            "reservation_id": "NOSUCH", "flight_number": "HAT999", "date": "2024-05-32"}
-SUMS = ("2 + 2", "(3.5 - 1) * 4", "10 / 3", "7 // 2", "-3", "2 ** 5", "", "1 +", "1 / 0", "abc", "(1)(2)", "()", "...", "08", ".5")
+SUMS = ("2 + 2", "(3.5 - 1) * 4", "10 / 3", "7 // 2", "-3", "2 ** 5", ".5",
+        "", "1 +", "1 / 0", "abc", "(1)(2)", "()", "...", "08")
 CABINS = ("business", "economy", "basic_economy")
 ADDRESS = {"address1": "1 Low Road", "address2": "", "city": "Austin", "state": "TX", "country": "USA", "zip": "78701"}
 MODES = ("4g_5g_preferred", "4g_only", "3g_only", "2g_only", "6g")
@@ -255,11 +256,13 @@ class Telecom:
         given = {
             "get_customer_by_phone": {"phone_number": any_of([line["phone_number"] for line in self.db["lines"]] + ["1"])},
             "get_customer_by_id": {"customer_id": owned["customer_id"]},
-            "get_customer_by_name": {"full_name": customer["full_name"].upper(), "dob": any_of((customer["date_of_birth"], "1"))},
+            "get_customer_by_name": {"full_name": customer["full_name"].upper(),
+                                     "dob": any_of((customer["date_of_birth"], "1"))},
             "get_details_by_id": {"id": any_of([record[key] for table, key in (
                 ("customers", "customer_id"), ("lines", "line_id"), ("bills", "bill_id"), ("plans", "plan_id"),
                 ("devices", "device_id")) for record in self.db[table]] + ["X1", "B9", "L9"])},
-            "get_bills_for_customer": {"customer_id": owned["customer_id"]} | any_of(({}, {"limit": self.rng.randint(-1, 3)})),
+            "get_bills_for_customer": {"customer_id": owned["customer_id"]} | any_of(
+                ({}, {"limit": self.rng.randint(-1, 3)})),
             "send_payment_request": {"customer_id": owned["customer_id"]} | bill,
             "suspend_line": owned | {"reason": "x"}, "resume_line": owned, "get_data_usage": owned,
             "enable_roaming": owned, "disable_roaming": owned,

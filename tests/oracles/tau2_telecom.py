@@ -12,13 +12,12 @@ from eau_jax.core.part import Reply
 from eau_jax.envs.message import reply_code
 from eau_jax.envs.telecom import telecom_solo
 from eau_jax.envs.telecom_agents import tool_call
-from eau_jax.envs.telecom_records import account
 from eau_jax.envs.telecom_text import Say, live_records
 from eau_jax.envs.telecom_tools import (
     APPS, AWAITING, BILLS, CONNECTIONS, MODES, PERMISSIONS, SIGNALS, TECHS, first_bill, line_active, may_roam, over_quota)
 
-RECORDS = ("get_customer_by_phone", "get_customer_by_id", "get_customer_by_name", "get_details_by_id", "get_bills_for_customer",
-           "get_data_usage")
+RECORDS = ("get_customer_by_phone", "get_customer_by_id", "get_customer_by_name", "get_details_by_id",
+           "get_bills_for_customer", "get_data_usage")
 
 
 class Heard(NamedTuple):
@@ -75,7 +74,8 @@ def ours_of(phone, task, own, state):
         sim_missing=bool(world.sim_missing), airplane=bool(world.airplane), signal=SIGNALS[int(world.signal)],
         tech=TECHS[int(world.tech)], connection=CONNECTIONS[int(world.connection)], data=bool(world.data),
         roaming=bool(world.roaming), mode=MODES[int(world.mode)], apn="broken" if world.apn_broken else "internet",
-        apn_reset=bool(world.apn_reset), mmsc=bool(world.mmsc), wifi=bool(world.wifi), wifi_connected=bool(world.wifi_connected),
+        apn_reset=bool(world.apn_reset), mmsc=bool(world.mmsc), wifi=bool(world.wifi),
+        wifi_connected=bool(world.wifi_connected),
         wifi_calling=bool(world.wifi_calling), wifi_mms=bool(world.wifi_mms), saver=bool(world.saver), vpn=bool(world.vpn),
         vpn_poor=bool(world.vpn_poor), sim_lock=int(fixed.sim_lock), abroad=bool(fixed.abroad),
         line_active=bool(line_active(fixed, world)), may_roam=bool(may_roam(fixed, world)),
@@ -102,7 +102,7 @@ def theirs_of(user):
 
 
 def company(task, own, state, changed):
-    """The same for the caller's lines, bills and customer record. `changed` holds upstream's records that are not the file's."""
+    """The same for the caller's lines, bills and customer record; `changed` holds upstream's that are not the file's."""
     found, bills = live_records(task, state)
     names = [("lines", line["line_id"]) for line in own.lines] + [("bills", bill["bill_id"]) for bill in bills]
     names.append(("customers", own.customer["customer_id"]))
@@ -136,7 +136,8 @@ def facts(name, text):
     if name == "check_payment_request":
         return re.findall(r"\bbill (\w+)", text)
     if name in ("check_app_status", "check_app_permissions"):
-        return set() if "not found" in text or "no such" in text else set(re.findall(rf"\b({'|'.join(PERMISSIONS)})\b", text))
+        named = re.findall(rf"\b({'|'.join(PERMISSIONS)})\b", text)
+        return set() if "not found" in text or "no such" in text else set(named)
     return None
 
 
@@ -151,4 +152,5 @@ def plain(value):
     try:
         return round(float(value), 3)
     except (TypeError, ValueError):
-        return None if value is None else str(value).replace(" ", "T") if re.match(r"\d{4}-\d\d-\d\d", str(value)) else str(value)
+        is_date = re.match(r"\d{4}-\d\d-\d\d", str(value))
+        return None if value is None else str(value).replace(" ", "T") if is_date else str(value)
