@@ -96,7 +96,8 @@ def test_every_upstream_task_is_solved_in_conversation(upstream):
     state = jax.vmap(lambda k: telecom.reset(table, telecom.knobs, k, None))(jnp.arange(len(upstream)))
     total, step = np.zeros(len(upstream)), jax.jit(jax.vmap(turn(telecom), (None, None, None, 0, 0, None)))
     for t in range(code.shape[1]):
-        state, time_step, *_ = step(table, telecom.knobs, rules, state, jax.tree.map(lambda x: x[:, t], acts), jax.random.key(0))
+        act = jax.tree.map(lambda x: x[:, t], acts)
+        state, time_step, *_ = step(table, telecom.knobs, rules, state, act, jax.random.key(0))
         total += time_step.reward
     assert (total == 1).all() and np.asarray(state.solved).all()
 

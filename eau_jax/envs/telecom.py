@@ -27,9 +27,10 @@ from eau_jax.envs import telecom_text as text
 from eau_jax.envs.ending import absorb, first, stop_code
 from eau_jax.envs.message import with_reward
 from eau_jax.envs.telecom_goal import TEST, Goal, content, faults, met
+from eau_jax.envs.telecom_parse import FACTS, LOCATION, REFUEL, SEVERAL, parse, parse_solo
 from eau_jax.envs.telecom_start import HARD, arrays, persona
 from eau_jax.envs.telecom_tasks import check
-from eau_jax.envs.telecom_text import FACTS, LOCATION, REFUEL, SEVERAL, Phase, Say, parse, parse_solo
+from eau_jax.envs.telecom_text import Phase, Say
 from eau_jax.envs.telecom_tools import FIRST_PHONE, LAST_PHONE, WRITES, Do, Fixed, World, agent_tool, is_any, phone_tool
 
 FEATURES = (
@@ -279,8 +280,9 @@ def _say(solo: bool, seen: _Seen, act: Act, reply: Array, did: _Did) -> Array:
         ((act.code == Do.FINISH) & solo, Say.ENDED), (reply == Reply.LEAVE, Say.LEFT),
         (act.code == Do.BAD_CALL, Say.BAD_CALL), (seen.tool & did.failed, Say.FAILED), (seen.tool, Say.OUTPUT),
         (did.offered != 0, Say.VOLUNTEERED), (clarify & seen.several, Say.ONE_AT_A_TIME),
-        (clarify & seen.puzzled, Say.PUZZLED), (clarify & (not solo), Say.UNCLEAR), (~did.answer | did.declined, Say.REFUSED),
-        (did.performs & ~did.acted, Say.UNCHANGED), (did.performs & did.annoyed, Say.ANNOYED), (did.performs, Say.REPORT),
+        (clarify & seen.puzzled, Say.PUZZLED), (clarify & (not solo), Say.UNCLEAR),
+        (~did.answer | did.declined, Say.REFUSED), (did.performs & ~did.acted, Say.UNCHANGED),
+        (did.performs & did.annoyed, Say.ANNOYED), (did.performs, Say.REPORT),
         (did.told != 0, Say.TOLD), (seen.asked != 0, Say.REFUSED), (act.code == Do.ASK_SOLVED, Say.NOT_SOLVED),
         otherwise=Say.WAITING)
 

@@ -16,13 +16,11 @@ import numpy as np
 
 from eau_jax.core.types import Task
 from eau_jax.envs import file
+from eau_jax.envs.generator import draw
 from eau_jax.envs.telecom_goal import met
 from eau_jax.envs.telecom_records import account
 from eau_jax.envs.telecom_start import PERSONAS, apply, arrays, goal, gold, padded
 from eau_jax.envs.telecom_tools import Do
-
-TEST_SHARE = 5             # one content in this many is held out
-PATIENCE = 3000            # draws in a row without a new task after which there are taken to be no more
 
 FIRST = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Iris", "Jonas", "Kate", "Leo")
 LAST = ("Berg", "Cole", "Dahl", "Frost", "Hill", "Lind", "Moss", "Nash", "Park", "Stone")
@@ -81,20 +79,9 @@ def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
     Raises:
       ValueError: for an unknown split, or a count that is not positive or more than there are.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
-    if count < 1:
-        raise ValueError(f"count {count}; allowed: 1 or more tasks")
-    rng, tasks, misses = np.random.default_rng(seed), {}, 0
-    while misses < PATIENCE and len(tasks) < count:
-        record, misses = _record(rng), misses + 1
-        if record["id"] in tasks or (int(record["id"][-8:], 16) % TEST_SHARE == 0) != (split == "test"):
-            continue
-        tasks[record["id"]], misses = Task(id=record["id"], env="telecom", data=record), 0
-    if len(tasks) < count:
-        raise ValueError(f"count {count}; the generator knows only about {len(tasks)} different {split} tasks")
-    verify([task.data for task in tasks.values()])
-    return tuple(tasks.values())
+    tasks = draw("telecom", _record, split, count, seed)
+    verify([task.data for task in tasks])
+    return tasks
 
 
 def load(path: str | Path, split: str = "") -> tuple[Task, ...]:

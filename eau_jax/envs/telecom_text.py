@@ -10,16 +10,12 @@ from eau_jax.core.part import Act, TimeStep
 from eau_jax.core.types import Task
 from eau_jax.envs import message
 from eau_jax.envs.telecom_goal import Intent
-from eau_jax.envs.telecom_parse import DONE, FACTS, LOCATION, NAME, PHONE, REFUEL, SEVERAL, parse, parse_solo
+from eau_jax.envs.telecom_parse import DONE, LOCATION, NAME, PHONE, REFUEL
 from eau_jax.envs.telecom_records import AGENT_TOOLS, OPTIONAL, PARAMETERS, PHONE_TOOLS, TODAY, account, caller, records
 from eau_jax.envs.telecom_start import fixed_arrays, goal
 from eau_jax.envs.telecom_tools import (
     APPS, AWAITING, BILL_STATUS, BILLS, CONNECTIONS, LINE_STATUS, MODES, NEXT_BILL, OPENED, PERMISSIONS, SIGNALS, SPEEDS,
     SUSPENDED, TECHS, UNKNOWN_CUSTOMER, WRITES, Do, first_bill, nibble, sends_mms, speed, speed_class)
-
-__all__ = ["FACTS", "LOCATION", "REFUEL", "SEVERAL", "Phase", "Say", "disclosed", "parse", "parse_solo", "prompt",
-           "prompt_solo", "render", "secrets"]
-
 
 class Phase(enum.IntEnum):
     """How the user feels about the talk."""
