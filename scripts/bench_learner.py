@@ -62,7 +62,7 @@ from eau_jax.learner.critic import own_tower
 from eau_jax.learner.parts import Annotation, Learner, LearnerState
 from eau_jax.learner.state import default_knobs, init
 from eau_jax.learner.update import update
-from eau_jax.models import hf, transformer
+from eau_jax.models import transformer
 from eau_jax.models.config import ModelConfig
 from eau_jax.rollout import template, tokenizer
 

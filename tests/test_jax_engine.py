@@ -5,7 +5,7 @@ import asyncio
 import jax
 import numpy as np
 import pytest
-from sampler_play import (FILTERED, LENGTH, QWEN2, QWEN3, STOP, V, ask, assert_equal, engine, play, prompt, request,
+from sampler_play import (FILTERED, LENGTH, QWEN2, QWEN3, V, ask, assert_equal, engine, play, prompt, request,
                           trainer_logprobs, weights)
 
 from eau_jax.core import sharding

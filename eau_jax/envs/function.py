@@ -7,7 +7,6 @@ expected result, which ends the task, else 0; a wrong answer does not end it. Th
 from importlib import resources
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

@@ -8,7 +8,7 @@ cannot be told.
 
 import enum
 import re
-from typing import Any, Sequence
+from typing import Sequence
 
 from eau_jax.envs.tau2_data import Domain
 from eau_jax.envs.tau2_plan import (DETAILS, EMAIL, FIRST, NAME, NOUNS, PART_NOUNS, PAYMENT, RECORD, USER, ZIP, Plan, tokens)

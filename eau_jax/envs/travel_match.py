@@ -12,7 +12,7 @@ from typing import Any, Iterable
 
 from eau_jax.core.types import Task
 from eau_jax.envs import intention_match as words
-from eau_jax.envs.travel_tasks import ASPECTS, MONTHS, NOUNS, preferences
+from eau_jax.envs.travel_tasks import MONTHS, NOUNS, preferences
 
 _NAMES = {"flight": "flight flights fly flying plane airline", "hotel": "hotel hotels",
           "restaurant": "restaurant restaurants dinner dine dining", "apartment": "apartment apartments flat",

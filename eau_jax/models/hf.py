@@ -16,7 +16,7 @@ from einops import rearrange
 from flax import traverse_util
 
 from eau_jax.models.config import Llama3Scaling, ModelConfig
-from eau_jax.models.transformer import Param, Path as ParamPath, parameters
+from eau_jax.models.transformer import Param, parameters
 
 ARCHITECTURES = {"Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

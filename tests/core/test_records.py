@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from eau_jax.core.records import RunFolder, RunFolderError, plain, read_lines, write_atomic
+from eau_jax.core.records import RunFolder, RunFolderError, plain, read_lines
 
 
 def test_lines_are_appended_and_cut_back(tmp_path):

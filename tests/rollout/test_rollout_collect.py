@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from rollout_world import BUDGETS, CHAT, PINNED, SIMULATOR, TASKS, WORLD, agent, never, policy, saying, voiced
+from rollout_world import BUDGETS, CHAT, PINNED, SIMULATOR, TASKS, WORLD, agent, never, saying, voiced
 
 from eau_jax.core.batching import to_trajectory
 from eau_jax.core.records import plain
