@@ -42,7 +42,7 @@ class Act:
     mask: Array     # [] i32, bit i: slot i is mentioned
     values: Array   # [4] f32; a number x travels as a pair (f32(x), f32(x - f32(x))) where f32 is too coarse
     flags: Array    # [] i32, the environment's own flag bits
-    call: str = struct.field(pytree_node=False, default="")  # what a host world reads besides: a tool call as JSON
+    call: str = struct.field(pytree_node=False, default="")  # host only, a tool call as JSON: for `render`, or a host world
 
 
 @struct.dataclass(kw_only=True)

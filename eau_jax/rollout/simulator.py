@@ -68,7 +68,7 @@ def simulator(env: Env, user: User, tasks: tuple[Task, ...], judge: Any = None) 
         return _numpy(reset(table, _live(knobs), np.int32(index), np.uint32(seed)))
 
     def step_on_host(knobs: Any, rules: Any, state: Any, act: Act, seed: int, turn: int) -> tuple[Any, TimeStep, Array]:
-        return _numpy(step(table, _live(knobs), rules, state, act, np.uint32(seed), np.int32(turn)))
+        return _numpy(step(table, _live(knobs), rules, state, act.replace(call=""), np.uint32(seed), np.int32(turn)))
 
     return Simulator(env, user, table, tuple(tasks), reset_on_host, step_on_host, traces, judge)
 
