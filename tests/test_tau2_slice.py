@@ -1,13 +1,13 @@
 """The array path of tau2-bench retail and airline against the host path: the same acts, rewards, endings and records."""
 
+import collections
 import json
-import random
 
 import jax
 import numpy as np
 import pytest
 
-from eau_jax.core.part import Reply
+from eau_jax.core.part import Reply, TimeStep
 from eau_jax.envs import tau2_data
 from eau_jax.envs.retail_slice import retail_slice
 from eau_jax.envs.tau2_agent import HANDOVER, REFUSAL, tool_call
@@ -28,7 +28,7 @@ class Pair:
     def __init__(self, domain):
         self.domain, self.host, self.env = domain, world(domain), SLICES[domain.name](domain)
         self.rows, self.table = self.host.table(domain.tasks), self.env.table(domain.tasks)
-        self.traces = 0
+        self.traces, self.calls = 0, collections.Counter()
 
         def one(table, knobs, state, act, reply):
             self.traces += 1
@@ -69,6 +69,8 @@ def play(pair, index, agent, settings=None, reply=None, outputs=True, seed=0):
         features = host.observe(pair.rows, settings, old, left)
         old, expected = host.step(pair.rows, settings, old, left, decided, None)
         seen, new, found = numpy(pair.step(pair.device, settings, new, right.replace(call=""), decided))
+        if left.code == Do.CALL and "name" in text:
+            pair.calls[json.loads(left.call)["name"], old.output.startswith("Error")] += 1
         where = (task.id, text, host.render(task, left, expected, old, 0)[:300])
         assert seen.tolist() == features.tolist(), (where, seen, features)
         for name in ("code", "disclosed", "reward", "discount", "done", "success", "stop", "tool"):
@@ -110,3 +112,100 @@ def test_what_scripted_agents_score(pairs, name, agent, expected):
     agent = pair.host.expert if agent == "expert" else saying(agent)
     ends = [play(pair, index, agent)[1] for index in range(len(pair.domain.tasks))]
     assert sum(pair.env.score(None, state, 0.0) for state in ends) == expected
+
+
+def customers(domain, user_id):
+    """Every value of a customer's records that an argument may take, by the argument's name."""
+    base, user = domain.base, domain.base["users"][user_id]
+    orders = [base["orders"][key] for key in user["orders"]]
+    products = {item["product_id"] for order in orders for item in order["items"]}
+    return {"order_id": user["orders"], "payment_method_id": [*user["payment_methods"], "gift_card_0000000"],
+            "item_ids": [[item["item_id"]] for order in orders for item in order["items"]],
+            "new_item_ids": [[variant] for each in products for variant in base["products"][each]["variants"]],
+            "reason": ["no longer needed", "ordered by mistake", "bored"], "user_id": [user_id],
+            "zip": ["10001", user["address"]["zip"]], "city": ["Nowhere", "\ud800"]}
+
+
+def random_call(pair, task, state, rng):
+    """A gold call, one with arguments changed, a write with sensible arguments, someone else's write, or a read."""
+    domain, user_id = pair.domain, plan(pair.domain, task).user_id
+    golds, kind = task.data["evaluation_criteria"].get("actions") or [], rng.random()
+    everybody = [action for each in domain.tasks for action in each.data["evaluation_criteria"].get("actions") or ()]
+    if kind < 0.1:
+        action = everybody[rng.integers(len(everybody))]
+        keys = {value for value in action["arguments"].values() if isinstance(value, str)}
+        if keys & {key for _, key in state.changed}:    # no second write outside the slice
+            return tool_call("calculate", {"expression": "1 + 1"})
+        return tool_call(action["name"], action["arguments"])
+    if kind < 0.2:
+        return sensible(domain, user_id, rng)
+    action = golds[rng.integers(len(golds))] if golds and kind < 0.6 else everybody[rng.integers(len(everybody))]
+    arguments, values = dict(action["arguments"]), customers(domain, user_id)
+    for name in arguments:
+        if name in values and rng.random() < (0.3 if action in golds else 1.0):
+            arguments[name] = values[name][rng.integers(len(values[name]))]
+    if "user_id" in arguments and action not in golds:
+        arguments["user_id"] = user_id
+    if rng.random() < 0.05:
+        arguments[str(rng.choice([*arguments, "x"]))] = [None, 3, "x", [["y"]], 1e400][rng.integers(5)]
+    return tool_call(action["name"], arguments)
+
+
+def sensible(domain, user_id, rng):
+    """A write of retail to an order of the customer, most likely one that succeeds."""
+    user, pick = domain.base["users"][user_id], lambda values: values[rng.integers(len(values))]
+    order, method = domain.base["orders"][pick(user["orders"])], pick(list(user["payment_methods"]))
+    items = [order["items"][place] for place in rng.permutation(len(order["items"]))[:rng.integers(0, 6)]]
+    variants = [list(domain.base["products"][item["product_id"]]["variants"].values()) for item in items]
+    offered = [[each["item_id"] for each in some if each["available"] or rng.random() < 0.1] for some in variants]
+    key, ids = {"order_id": order["order_id"]}, {"item_ids": [item["item_id"] for item in items]}
+    new = {"new_item_ids": [pick(some or ["1"]) for some in offered]}
+    swap = dict(exchange_delivered_order_items=new | ids, modify_pending_order_items=new | ids,
+                return_delivered_order_items=ids, modify_pending_order_payment={})
+    name = pick([*swap, "cancel_pending_order", "get_order_details"])
+    if name in swap:
+        first = order["payment_history"][0]["payment_method_id"]
+        return tool_call(name, key | swap[name] | {"payment_method_id": method if rng.random() < 0.7 else first})
+    return tool_call(name, key | ({"reason": "no longer needed"} if name == "cancel_pending_order" else {}))
+
+
+def random_agent(pair):
+    def agent(task, state, rng):
+        kind = rng.random()
+        if kind < 0.35:
+            return pair.host.expert(task, state, rng)
+        return WORDS[rng.integers(len(WORDS))] if kind < 0.55 else random_call(pair, task, state, rng)
+    return agent
+
+
+def same_records(pair, index, old, new):
+    """Reads every record of the customer from the slice."""
+    domain, task = pair.domain, pair.domain.tasks[index]
+    user_id, view = plan(domain, task).user_id, View(domain.base, old.changed)
+    table, tool, name = {"retail": ("orders", "get_order_details", "order_id"),
+                         "airline": ("reservations", "get_reservation_details", "reservation_id")}[domain.name]
+    reads = [("users", user_id, tool_call("get_user_details", {"user_id": user_id}))]
+    reads += [(table, key, tool_call(tool, {name: key})) for key in view.get("users", user_id)[table]]
+    step = TimeStep(code=Say.TOOL, disclosed=0, reward=0, discount=1, done=False, success=False, stop=0, tool=True)
+    for where, key, text in reads:
+        found = json.loads(pair.env.render(task, pair.env.parse(task, text, new), step, new, 0))
+        assert _equal(found, view.get(where, key)), (task.id, found, view.get(where, key))
+
+
+@pytest.mark.parametrize("name", list(SLICES))
+def test_random_acts_give_the_same_on_both_paths(pairs, name):
+    pair, solved, count = pairs[name], 0, 0
+    settings = (
+        knobs(pair.host, patience=30, error_limit=40), knobs(pair.host, last_item_wins=1, error_limit=30, patience=30),
+        knobs(pair.host, partial_credit=0.5, basis_db=0, insist_n=3, reveal_goals=1),
+        knobs(pair.host, volunteer_id=1, patience=3),
+        knobs(pair.host, correct_on_mismatch=0, basis_communicate=0, confirm_strict=1, max_turns=6, max_invalid=1))
+    decide = lambda rng: Reply.ANSWER if rng.random() < 0.8 else list(Reply)[rng.integers(4)]
+    for seed in range(600):
+        index = seed % len(pair.domain.tasks)
+        old, new = play(pair, index, random_agent(pair), settings[seed % 5], decide, outputs=seed % 3 == 0, seed=seed)
+        same_records(pair, index, old, new)
+        solved, count = solved + bool(new.solved), count + old.turn
+    assert pair.traces == 1 and count > 3000 and 100 < solved < 500
+    for tool in pair.domain.tools.values():    # every write succeeded and failed
+        assert tool.kind != "write" or all(pair.calls[tool.name, failed] for failed in (True, False)), tool.name

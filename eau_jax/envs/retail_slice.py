@@ -51,8 +51,8 @@ class Status(enum.IntEnum):
     MODIFIED = 8
 
 
-_STATUS = ("pending", "processed", "delivered", "cancelled", "cancelled", "cancelled", "exchange requested", "return requested",
-           "pending (item modified)")
+_STATUS = ("pending", "processed", "delivered", "cancelled", "cancelled", "cancelled", "exchange requested",
+           "return requested", "pending (item modified)")
 _CODES = {"cancel_pending_order": Write.CANCEL, "exchange_delivered_order_items": Write.EXCHANGE,
           "modify_pending_order_items": Write.ITEMS, "return_delivered_order_items": Write.RETURN,
           "modify_pending_order_payment": Write.PAYMENT, "modify_pending_order_address": Write.ADDRESS,
@@ -148,7 +148,9 @@ def retail_slice(domain: Domain) -> Env:
         pairs = _pairs(domain.base["orders"][args["order_id"]], args, item_ids)
         if pairs is None:
             return None
-        return code, 0, (row, method, *_words(sorted(pairs, key=lambda pair: pair[::-1]) if code is Write.EXCHANGE else pairs))
+        if code is Write.EXCHANGE:
+            pairs = sorted(pairs, key=lambda pair: pair[::-1])
+        return code, 0, (row, method, *_words(pairs))
 
     def records(here: Row, at: Records) -> Changed:
         return _records(domain, here, at, names, variants, addresses)
@@ -219,7 +221,8 @@ def _read(shared: Shared, item: Array, value: Array) -> _Pairs:
     cents = jnp.where(used, price[new] - price[jnp.maximum(old, 0)], 0).sum()
     return _Pairs(
         rows=rows, new=new, used=used, mask=total, cents=cents, sound=jnp.all(~used | (old != NONE)) & (total == mask.sum()),
-        offered=jnp.all(~used | jnp.asarray(shared.available)[new] & (variant < VARIANTS)), differ=jnp.all(~used | (new != old)))
+        offered=jnp.all(~used | jnp.asarray(shared.available)[new] & (variant < VARIANTS)),
+        differ=jnp.all(~used | (new != old)))
 
 
 def _swapped(item: Array, pairs: _Pairs) -> tuple[Array, Array]:
@@ -249,20 +252,20 @@ def _cents(dollars: float) -> int:
 
 
 def _pairs(order: Record, args: Mapping[str, Any], item_ids: Mapping[str, int]) -> list[tuple[int, int]] | None:
-    """(row, variant) for each item id; None where one is not the order's, or not of its product."""
+    """(row, new item) for each item id; None where one is not the order's, or not of its product."""
     left, found = [item["item_id"] for item in order["items"]], []
     if len(args["item_ids"]) != len(args.get("new_item_ids", args["item_ids"])):
         return None
     for old, new in zip(args["item_ids"], args.get("new_item_ids", args["item_ids"])):
         if old not in left or new not in item_ids or item_ids[old] // VARIANTS != item_ids[new] // VARIANTS:
             return None
-        found.append((left.index(old), item_ids[new] % VARIANTS))
+        found.append((left.index(old), item_ids[new]))
         left[left.index(old)] = ""
     return found
 
 
 def _words(pairs: list[tuple[int, int]]) -> tuple[int, int]:
-    bits = [row + 8 * variant for row, variant in pairs] + [UNUSED] * (6 - len(pairs))
+    bits = [row + 8 * (new % VARIANTS) for row, new in pairs] + [UNUSED] * (6 - len(pairs))
     return tuple(sum(each << PAIR * place for place, each in enumerate(bits[at:at + 3])) for at in (0, 3))
 
 
@@ -271,8 +274,8 @@ def _arrays(domain: Domain, here: Row, item_ids: Mapping[str, int]) -> tuple[Fix
     orders, methods = [domain.base["orders"][key] for key in user["orders"]], list(user["payment_methods"])
     if (len(orders) > ORDERS or len(methods) > METHODS or any(len(order["items"]) > ITEMS for order in orders)
             or here.start.changed != NOTHING):
-        raise ValueError(f"task {here.task.id!r}: expected at most {ORDERS} orders, {ITEMS} items in one and {METHODS} payment "
-                         "methods, and no set-up of records; play it in tau2_world")
+        raise ValueError(f"task {here.task.id!r}: expected at most {ORDERS} orders, {ITEMS} items in one and {METHODS} "
+                         "payment methods, and no set-up of records; play it in tau2_world")
     item, ints = np.full((ORDERS, ITEMS), NONE, np.int32), lambda fill: np.full(ORDERS, fill, np.int32)
     amount, payer, status, address = ints(0), ints(NONE), ints(Status.PROCESSED), ints(0)
     for row, order in enumerate(orders):
@@ -299,7 +302,8 @@ def _records(domain: Domain, here: Row, at: Records, names: Mapping[int, str], v
             view.edit("users", user_id)["payment_methods"][name]["balance"] = cents / 100
     for row, key in enumerate(user["orders"]):
         order, status = domain.base["orders"][key], Status(int(at.status[row]))
-        if _STATUS[status] != order["status"] or int(at.paid[row]) != NONE or int(at.address[row]) != digest(order["address"]):
+        moved = int(at.address[row]) != digest(order["address"])
+        if moved or _STATUS[status] != order["status"] or int(at.paid[row]) != NONE:
             _write_order(view.edit("orders", key), at, row, status, methods, names, variants, addresses)
     return view.changed
 

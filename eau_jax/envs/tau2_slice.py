@@ -117,13 +117,12 @@ def sliced(domain: Domain, own: Slice) -> Env:
             fixed, start = own.arrays(here)
             acts = _stacked([_packed(domain, own, here, start, action["name"], action["arguments"])
                              for action in task.data["evaluation_criteria"].get("actions") or ()], longest)
-            golds = [replay(own.shared, fixed, start, host.knobs.replace(last_item_wins=np.int32(on)), acts) for on in (0, 1)]
-            gold = jax.tree.map(lambda *each: np.stack(each), *golds)
-            made[task.id] = here, dict(fixed=fixed, start=start, gold=gold, **_user(here))
+            left = [replay(own.shared, fixed, start, host.knobs.replace(last_item_wins=np.int32(on)), acts) for on in (0, 1)]
+            made[task.id] = here, dict(fixed=fixed, start=start, gold=_stack(left), **_user(here))
         return made[task.id][1]
 
     def table(tasks: tuple[Task, ...]) -> Table:
-        return Table(shared=own.shared, **jax.tree.map(lambda *each: np.stack(each), *map(arrays, tasks)))
+        return Table(shared=own.shared, **_stack(list(map(arrays, tasks))))
 
     def seen(task: Task, state: State | None) -> Any:
         """The state as the host's functions know it."""
@@ -131,8 +130,8 @@ def sliced(domain: Domain, own: Slice) -> Env:
             return None
         here, strings = row(task), task.data["evaluation_criteria"].get("communicate_info") or ()
         return types.SimpleNamespace(
-            status=tuple(np.asarray(state.status).tolist()[:len(here.plan.goals)]), told=int(state.told), turn=int(state.turn),
-            transferred=bool(state.transferred), calls=range(int(state.calls)), done=bool(state.done),
+            status=tuple(np.asarray(state.status).tolist()[:len(here.plan.goals)]), told=int(state.told),
+            turn=int(state.turn), transferred=bool(state.transferred), calls=range(int(state.calls)), done=bool(state.done),
             said=tuple(each for place, each in enumerate(strings) if int(state.said) >> place & 1))
 
     def parse(task: Task, text: str, state: State | None) -> Act:
@@ -312,8 +311,12 @@ def _packed(domain: Domain, own: Slice, here: Row, at: Any, name: str, arguments
 
 
 def _stacked(acts: list[Act], length: int) -> Act:
-    acts = [act.replace(call="") for act in acts] + [message.act(Kind.SEARCH, Do.CALL)] * (length - len(acts))
-    return jax.tree.map(lambda *each: np.stack(each), *acts)
+    nothing = message.act(Kind.SEARCH, Do.CALL)
+    return _stack([act.replace(call="") for act in acts] + [nothing] * (length - len(acts)))
+
+
+def _stack(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *each: np.stack(each), *trees)
 
 
 def _user(here: Row) -> dict[str, np.generic]:
@@ -325,11 +328,11 @@ def _user(here: Row) -> dict[str, np.generic]:
     criteria, named = here.task.data["evaluation_criteria"], basis(here.task, judged=False)
     strings = criteria.get("communicate_info") or ()
     if set(named) - {"DB", "COMMUNICATE"} or len(strings) > STRINGS or here.gold[0] is None:
-        raise ValueError(f"task {here.task.id!r}: reward basis {', '.join(named)} with {len(strings)} strings; allowed: DB and "
-                         f"COMMUNICATE with at most {STRINGS}, and a list of gold actions; play it in tau2_world")
-    return dict(goals=np.int32(len(here.plan.goals)), known=np.int32(here.plan.known), needed=np.int32((1 << len(strings)) - 1),
-                writes=np.int32(sum(1 << place for place, goal in enumerate(here.plan.goals) if goal.tool)),
-                by_db=np.bool_("DB" in named), by_words=np.bool_("COMMUNICATE" in named))
+        raise ValueError(f"task {here.task.id!r}: reward basis {', '.join(named)} with {len(strings)} strings; allowed: DB "
+                         f"and COMMUNICATE with at most {STRINGS}, and a list of gold actions; play it in tau2_world")
+    writes = sum(1 << place for place, goal in enumerate(here.plan.goals) if goal.tool)
+    return dict(goals=np.int32(len(here.plan.goals)), known=np.int32(here.plan.known), writes=np.int32(writes),
+                needed=np.int32((1 << len(strings)) - 1), by_db=np.bool_("DB" in named), by_words=np.bool_("COMMUNICATE" in named))
 
 
 def _is_call(code: Array) -> Array:
