@@ -21,7 +21,8 @@ WORLDS: dict[str, str] = {
     "travel": '{"rollout.max_tokens": 640, "rollout.max_new_tokens": 32, "knobs": {**rates, "env.max_turns": 10}}',
     "turtle": '{"rollout.max_tokens": 512, "rollout.max_new_tokens": 64, "knobs": {**rates, "env.max_turns": 10}}',
     "telepathy": '{"rollout.max_tokens": 384, "rollout.max_new_tokens": 24, "knobs": {**rates, "env.max_turns": 12}}',
-    "telecom": '{"rollout.max_tokens": 768, "rollout.max_new_tokens": 48, "knobs": {**rates, "env.max_turns": 16}}',
+    "telecom": '{"rollout.max_tokens": 1024, "rollout.max_new_tokens": 64, "rollout.tasks": 16, "model.vocab_size": 1024, '
+               '"knobs": {**rates, "env.max_turns": 16}}',
 }
 OWN = {"colbench": "colbench_small.py"}   # worlds with a config of their own
 SOURCE = '''
