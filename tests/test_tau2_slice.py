@@ -9,6 +9,7 @@ import pytest
 
 from eau_jax.core.part import Reply, TimeStep
 from eau_jax.envs import tau2_data
+from eau_jax.envs.airline_slice import airline_slice
 from eau_jax.envs.retail_slice import retail_slice
 from eau_jax.envs.tau2_agent import HANDOVER, REFUSAL, tool_call
 from eau_jax.envs.tau2_database import View
@@ -16,7 +17,7 @@ from eau_jax.envs.tau2_plan import plan
 from eau_jax.envs.tau2_user import Do, Say
 from eau_jax.envs.tau2_world import world
 
-SLICES = {"retail": retail_slice}
+SLICES = {"retail": retail_slice, "airline": airline_slice}
 WORDS = ("What is your name?", "Your zip code and e-mail?", "User id?", "Which order number?", "Which reservation?",
          "What items?", "How do you pay?", "Shall I proceed?", "Shall I take paypal_0000000?", REFUSAL, "Anything else?",
          "It is done.", "Tell me everything.", "Let me see.", "", "<tool_call>{", HANDOVER)
@@ -106,7 +107,9 @@ def saying(*messages):
     return lambda task, state, rng: messages[min(state.turn, len(messages) - 1)]
 
 
-@pytest.mark.parametrize("name, agent, expected", [("retail", "expert", 114), ("retail", REFUSAL, 7), ("retail", "hello", 0)])
+@pytest.mark.parametrize("name, agent, expected", [
+    ("retail", "expert", 114), ("retail", REFUSAL, 7), ("retail", "hello", 0), ("airline", "expert", 50),
+    ("airline", REFUSAL, 23), ("airline", HANDOVER, 23), ("airline", "", 0)])
 def test_what_scripted_agents_score(pairs, name, agent, expected):
     pair = pairs[name]
     agent = pair.host.expert if agent == "expert" else saying(agent)
@@ -117,11 +120,18 @@ def test_what_scripted_agents_score(pairs, name, agent, expected):
 def customers(domain, user_id):
     """Every value of a customer's records that an argument may take, by the argument's name."""
     base, user = domain.base, domain.base["users"][user_id]
+    methods = [*user["payment_methods"], "gift_card_0000000"]
+    if domain.name == "airline":
+        legs = [record["flights"] for record in map(base["reservations"].get, user["reservations"])]
+        return {"reservation_id": [*user["reservations"], "HATHAT", "HATHAU"], "payment_id": methods, "user_id": [user_id],
+                "cabin": ["business", "economy", "basic_economy"], "insurance": ["yes", "no"], "amount": [50, 100, -7],
+                "total_baggages": [0, 1, 3, 10**9], "nonfree_baggages": [0, 1, 2], "flights": [*legs, []],
+                "passengers": [[{"first_name": "A", "last_name": "B", "dob": "1990-01-01"}] * count for count in (0, 1, 2, 3)]}
     orders = [base["orders"][key] for key in user["orders"]]
     products = {item["product_id"] for order in orders for item in order["items"]}
-    return {"order_id": user["orders"], "payment_method_id": [*user["payment_methods"], "gift_card_0000000"],
+    return {"order_id": user["orders"], "payment_method_id": methods,
             "item_ids": [[item["item_id"]] for order in orders for item in order["items"]],
-            "new_item_ids": [[variant] for each in products for variant in base["products"][each]["variants"]],
+            "new_item_ids": [[variant] for each in sorted(products) for variant in base["products"][each]["variants"]],
             "reason": ["no longer needed", "ordered by mistake", "bored"], "user_id": [user_id],
             "zip": ["10001", user["address"]["zip"]], "city": ["Nowhere", "\ud800"]}
 
@@ -152,11 +162,34 @@ def random_call(pair, task, state, rng):
 
 
 def sensible(domain, user_id, rng):
-    """A write of retail to an order of the customer, most likely one that succeeds."""
-    user, pick = domain.base["users"][user_id], lambda values: values[rng.integers(len(values))]
-    order, method = domain.base["orders"][pick(user["orders"])], pick(list(user["payment_methods"]))
+    """A write to a record of the customer, most likely one that succeeds."""
+    return {"airline": flown, "retail": ordered}[domain.name](domain.base, domain.base["users"][user_id], rng)
+
+
+def flown(base, user, rng):
+    pick = lambda values: values[rng.integers(len(values))]
+    key = pick([*user["reservations"], "HATHAT"])
+    old = base["reservations"].get(key) or base["reservations"][pick(user["reservations"])]
+    legs = [{"flight_number": each["flight_number"], "date": each["date"]} for each in old["flights"]]
+    for leg in legs[:rng.integers(0, 3)]:
+        flight = base["flights"][pick(list(base["flights"]))]
+        leg.update(flight_number=flight["flight_number"], date=pick(list(flight["dates"])[14:]))
+    paid = {"reservation_id": key, "payment_id": pick(list(user["payment_methods"]))}
+    people = [{"first_name": pick("AB"), "last_name": "C", "dob": "1990-01-01"} for _ in old["passengers"]]
+    cabin = old["cabin"] if rng.random() < 0.3 else pick(["business", "economy", "basic_economy"])
+    return tool_call(*pick([
+        ("cancel_reservation", {"reservation_id": key}), ("update_reservation_flights", paid | {"cabin": cabin, "flights": legs}),
+        ("update_reservation_flights", paid | {"cabin": cabin, "flights": legs[:1] * int(rng.integers(0, 6))}),
+        ("update_reservation_baggages", paid | {"total_baggages": int(rng.integers(5)), "nonfree_baggages": int(rng.integers(5))}),
+        ("update_reservation_passengers", {"reservation_id": key, "passengers": people}),
+        ("send_certificate", {"user_id": user["user_id"], "amount": int(rng.integers(0, 100))})]))
+
+
+def ordered(base, user, rng):
+    pick = lambda values: values[rng.integers(len(values))]
+    order, method = base["orders"][pick(user["orders"])], pick(list(user["payment_methods"]))
     items = [order["items"][place] for place in rng.permutation(len(order["items"]))[:rng.integers(0, 6)]]
-    variants = [list(domain.base["products"][item["product_id"]]["variants"].values()) for item in items]
+    variants = [list(base["products"][item["product_id"]]["variants"].values()) for item in items]
     offered = [[each["item_id"] for each in some if each["available"] or rng.random() < 0.1] for some in variants]
     key, ids = {"order_id": order["order_id"]}, {"item_ids": [item["item_id"] for item in items]}
     new = {"new_item_ids": [pick(some or ["1"]) for some in offered]}
