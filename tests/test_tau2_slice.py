@@ -2,12 +2,14 @@
 
 import collections
 import json
+import random
 
 import jax
 import numpy as np
 import pytest
 
 from eau_jax.core.part import Reply, TimeStep
+from eau_jax.core.types import Task
 from eau_jax.envs import tau2_data
 from eau_jax.envs.airline_slice import airline_slice
 from eau_jax.envs.retail_slice import retail_slice
@@ -16,6 +18,10 @@ from eau_jax.envs.tau2_database import View
 from eau_jax.envs.tau2_plan import plan
 from eau_jax.envs.tau2_user import Do, Say
 from eau_jax.envs.tau2_world import world
+from eau_jax.rollout.simulator import simulator
+from eau_jax.users.rules import compile_rules
+from eau_jax.users.symbolic import symbolic
+from test_tau2_world import hostile
 
 SLICES = {"retail": retail_slice, "airline": airline_slice}
 WORDS = ("What is your name?", "Your zip code and e-mail?", "User id?", "Which order number?", "Which reservation?",
@@ -143,9 +149,6 @@ def random_call(pair, task, state, rng):
     everybody = [action for each in domain.tasks for action in each.data["evaluation_criteria"].get("actions") or ()]
     if kind < 0.1:
         action = everybody[rng.integers(len(everybody))]
-        keys = {value for value in action["arguments"].values() if isinstance(value, str)}
-        if keys & {key for _, key in state.changed}:    # no second write outside the slice
-            return tool_call("calculate", {"expression": "1 + 1"})
         return tool_call(action["name"], action["arguments"])
     if kind < 0.2:
         return sensible(domain, user_id, rng)
@@ -182,7 +185,7 @@ def flown(base, user, rng):
         ("update_reservation_flights", paid | {"cabin": cabin, "flights": legs[:1] * int(rng.integers(0, 6))}),
         ("update_reservation_baggages", paid | {"total_baggages": int(rng.integers(5)), "nonfree_baggages": int(rng.integers(5))}),
         ("update_reservation_passengers", {"reservation_id": key, "passengers": people}),
-        ("send_certificate", {"user_id": user["user_id"], "amount": int(rng.integers(0, 100))})]))
+        ("send_certificate", {"user_id": pick([user["user_id"]] * 4 + ["nobody"]), "amount": int(rng.integers(0, 100))})]))
 
 
 def ordered(base, user, rng):
@@ -225,20 +228,139 @@ def same_records(pair, index, old, new):
         assert _equal(found, view.get(where, key)), (task.id, found, view.get(where, key))
 
 
-@pytest.mark.parametrize("name", list(SLICES))
-def test_random_acts_give_the_same_on_both_paths(pairs, name):
-    pair, solved, count = pairs[name], 0, 0
+def _random_run(pair, count):
+    """-> (acts played, episodes solved)"""
     settings = (
         knobs(pair.host, patience=30, error_limit=40), knobs(pair.host, last_item_wins=1, error_limit=30, patience=30),
         knobs(pair.host, partial_credit=0.5, basis_db=0, insist_n=3, reveal_goals=1),
         knobs(pair.host, volunteer_id=1, patience=3),
         knobs(pair.host, correct_on_mismatch=0, basis_communicate=0, confirm_strict=1, max_turns=6, max_invalid=1))
     decide = lambda rng: Reply.ANSWER if rng.random() < 0.8 else list(Reply)[rng.integers(4)]
-    for seed in range(600):
+    acts, solved = 0, 0
+    for seed in range(count):
         index = seed % len(pair.domain.tasks)
         old, new = play(pair, index, random_agent(pair), settings[seed % 5], decide, outputs=seed % 3 == 0, seed=seed)
         same_records(pair, index, old, new)
-        solved, count = solved + bool(new.solved), count + old.turn
-    assert pair.traces == 1 and count > 3000 and 100 < solved < 500
-    for tool in pair.domain.tools.values():    # every write succeeded and failed
+        acts, solved = acts + old.turn, solved + bool(new.solved)
+    return acts, solved
+
+
+@pytest.mark.parametrize("name, count", [("retail", 260), ("airline", 160)])
+def test_random_acts_give_the_same_on_both_paths(pairs, name, count):
+    pair = pairs[name]
+    acts, solved = _random_run(pair, count)
+    assert pair.traces == 1 and acts > 5 * count and 0.2 < solved / count < 0.8
+    for tool in pair.domain.tools.values():    # every write has succeeded and failed
         assert tool.kind != "write" or all(pair.calls[tool.name, failed] for failed in (True, False)), tool.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, count", [("retail", 4_000), ("airline", 2_000)])
+def test_thousands_of_random_episodes(pairs, name, count):
+    assert _random_run(pairs[name], count)[0] > 5 * count
+
+
+@pytest.mark.parametrize("name", list(SLICES))
+def test_hostile_messages_give_the_same_on_both_paths(pairs, name):
+    pair, messages = pairs[name], list(hostile(pairs[name].domain, random.Random(2), 600))
+    settings = knobs(pair.host, max_turns=60, max_invalid=64, error_limit=64, patience=64)
+    for start in range(0, len(messages), 60):
+        index = start % len(pair.domain.tasks)
+        same_records(pair, index, *play(pair, index, saying(*messages[start:start + 60]), settings))
+
+
+@pytest.mark.parametrize("name, writes", [("retail", 176), ("airline", 49)])
+def test_gold_calls_solve_every_task_and_any_write_less_or_more_does_not(pairs, name, writes):
+    """Whole episodes under jit(vmap): every task's gold calls, what has to be said, and the transfer that ends it."""
+    pair, scripts, index, expected = pairs[name], [], [], []
+    domain, nothing = pair.domain, tool_call("calculate", {"expression": "1"})
+    for place, task in enumerate(domain.tasks):
+        criteria, user_id = task.data["evaluation_criteria"], plan(domain, task).user_id
+        calls = [tool_call(action["name"], action["arguments"]) for action in criteria["actions"]]
+        wrong = [at for at, action in enumerate(criteria["actions"]) if domain.tools[action["name"]].kind == "write"]
+        idle = (name, task.id) in {("retail", "22"), ("retail", "64"), ("retail", "105"), ("retail", "110")}
+        runs = [calls] + [calls[:at] + calls[at + 1:] for at in wrong] + [calls + [_another(domain, user_id)]]
+        say = "; ".join(criteria.get("communicate_info") or ["Good."])
+        solved = np.array([1] + [0] * (len(runs) - 1))
+        expected.append((solved, idle))
+        for run in runs:
+            texts = [*run, f"I found {say}", f"{HANDOVER}"]
+            texts = [nothing] * (22 - len(texts)) + texts
+            scripts.append([pair.env.parse(task, text, None).replace(call="") for text in texts])
+            index.append(place)
+    acts = jax.tree.map(lambda *each: np.stack(each), *[jax.tree.map(lambda *each: np.stack(each), *run) for run in scripts])
+
+    @jax.jit
+    def episodes(table, settings, index, acts):
+        def one(index, acts):
+            begin = pair.env.reset(table, settings, index, None)
+            body = lambda state, act: pair.env.step(table, settings, state, act, np.int32(Reply.ANSWER), None)
+            return jax.lax.scan(body, begin, acts)[0].solved
+        return jax.vmap(one)(index, acts)
+
+    settings = knobs(pair.env, error_limit=64)
+    solved, at = np.asarray(episodes(pair.device, settings, np.array(index, np.int32), acts)).astype(int), 0
+    for wanted, idle in expected:
+        found = solved[at:at + len(wanted)]
+        assert (found[[0, -1]] == [1, 0]).all() and found.sum() == 1 + idle, (at, found)
+        at += len(wanted)
+    assert at - 2 * len(domain.tasks) == writes
+
+
+def _another(domain, user_id):
+    """A write that no task asks for."""
+    if domain.name == "airline":
+        return tool_call("send_certificate", {"user_id": user_id, "amount": 1})
+    place = {"address1": "0 Nowhere", "address2": "", "city": "X", "state": "Y", "country": "Z", "zip": "00000"}
+    return tool_call("modify_user_address", {"user_id": user_id, **place})
+
+
+def test_corners_of_airline(pairs):
+    pair = pairs["airline"]
+    index, task = next((place, task) for place, task in enumerate(pair.domain.tasks) if task.id == "8")
+    book = next(action["arguments"] for action in task.data["evaluation_criteria"]["actions"]
+                if action["name"] == "book_reservation")
+    user_id, settings = book["user_id"], knobs(pair.host, error_limit=64)
+    user = pair.domain.base["users"][user_id]
+    key, card = user["reservations"][0], next(name for name in user["payment_methods"] if "card" in name)
+    other = [person | {"first_name": "Wrong"} for person in book["passengers"]]
+    mend = [tool_call("book_reservation", book | {"passengers": other, "total_baggages": 3}),
+            tool_call("update_reservation_passengers", {"reservation_id": "HATHAT", "passengers": book["passengers"]}),
+            tool_call("update_reservation_baggages", {
+                "reservation_id": "HATHAT", "payment_id": card,
+                "total_baggages": book["total_baggages"], "nonfree_baggages": book["nonfree_baggages"]})]
+    certify = [tool_call("send_certificate", {"user_id": user_id, "amount": 10 * place}) for place in range(4)]
+    cancel = [tool_call("cancel_reservation", {"reservation_id": key})] * 5
+    dear = tool_call("book_reservation", book | {"insurance": "yes" if book["insurance"] == "no" else "no"})
+    right = tool_call("book_reservation", book)
+    for script, solved in ((mend, True), ([right], True), ([right] * 5, False), (certify, False), (cancel + certify, False),
+                           ([dear, right, *mend, *cancel, *certify], False), (mend + cancel[:3], False)):
+        ends = play(pair, index, saying(*script, HANDOVER), settings)
+        same_records(pair, index, *ends)
+        assert bool(ends[1].solved) is solved, script
+
+
+def test_one_trace_serves_all_knobs_and_a_rollouts_simulator_plays_it(pairs):
+    pair = pairs["retail"]
+    played = simulator(pair.env, symbolic, pair.domain.tasks)
+    settings, rules = {"env": pair.env.knobs, "user": symbolic.knobs}, compile_rules(pair.env.rules, pair.env.features)
+    rewards = []
+    for index, task in enumerate(pair.domain.tasks[:12]):
+        state, turn = played.reset(settings, index, 0), 0
+        while not state.done:
+            act = pair.env.parse(task, pair.env.expert(task, state, np.random.default_rng(0)), state)
+            state, step, _ = played.step(settings, rules, state, act, 0, turn)
+            assert pair.env.render(task, act, step, state, turn)
+            turn += 1
+        rewards.append(float(step.reward))
+        settings["env"] = settings["env"].replace(patience=np.int32(8 + index))
+    assert rewards == [1.0] * 12 and played.traces["step"] == played.traces["reset"] == 1
+
+
+def test_what_does_not_fit_is_said(pairs):
+    pair = pairs["retail"]
+    task = pair.domain.tasks[0]
+    criteria = task.data["evaluation_criteria"]
+    odd = Task(id="odd", env=task.env, data={**task.data, "evaluation_criteria": {**criteria, "reward_basis": ["ACTION"]}})
+    with pytest.raises(ValueError, match="task 'odd': reward basis ACTION .*; play it in tau2_world"):
+        pair.env.table((odd,))

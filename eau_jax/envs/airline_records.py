@@ -6,17 +6,17 @@ a booking can be put right later, so every other one is a write outside the slic
 
 import enum
 import json
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 import numpy as np
 from flax import struct
 
 from eau_jax.core.types import Array
-from eau_jax.envs.airline_tools import BAG_FEE, INSURANCE_FEE, NEW_CERTIFICATES, NEW_RESERVATIONS, NOW
+from eau_jax.envs.airline_tools import BAG_FEE, INSURANCE_FEE, NEW_CERTIFICATES, NEW_RESERVATIONS, NOW, Args
 from eau_jax.envs.tau2_call import Refused, checked
 from eau_jax.envs.tau2_data import Domain
 from eau_jax.envs.tau2_database import NOTHING, Changed, Record, View, copied
-from eau_jax.envs.tau2_slice import WRITE
+from eau_jax.envs.tau2_slice import WRITE, Memory, digest
 from eau_jax.envs.tau2_world import Row
 
 OLD, NEW = 13, len(NEW_RESERVATIONS)         # reservations of a customer at the start; rows for new ones
@@ -40,7 +40,7 @@ class Write(enum.IntEnum):
     PEOPLE = 14          # mask: the passengers; values[1]: how many
 
 
-_CODES = {"cancel_reservation": Write.CANCEL, "update_reservation_baggages": Write.BAGS,
+_CODES = {"book_reservation": Write.BOOK, "send_certificate": Write.CERTIFY, "cancel_reservation": Write.CANCEL, "update_reservation_baggages": Write.BAGS,
           "update_reservation_flights": Write.FLIGHTS, "update_reservation_passengers": Write.PEOPLE}
 
 
@@ -88,7 +88,6 @@ class Records:
     held: Array         # [METHODS + CERTIFICATES] bool: payment methods that the customer has
     worth: Array        # [METHODS + CERTIFICATES] i32 dollars
     booked: Array       # [NEW] i32: the booking in each new row
-    lost: Array         # [] bool: a payment history became longer than PAYMENTS
 
 
 def shared(base: Any, legs: Mapping[tuple[str, str], int], count: int) -> Shared:
@@ -123,6 +122,11 @@ def gold_bookings(domain: Domain, here: Row, legs: Mapping[tuple[str, str], int]
     return found
 
 
+def _fresh(outside: Changed, user_id: str) -> list[str]:
+    """The ids that new reservations of the slice get, in this order: those that other customers have not taken."""
+    return [key for key in NEW_RESERVATIONS if outside.get(("reservations", key), {"user_id": user_id})["user_id"] == user_id]
+
+
 def _key(args: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in args.items() if name not in ("passengers", "total_baggages")}
     return rest | {"count": len(args["passengers"])}
@@ -142,28 +146,38 @@ def _adds_up(domain: Domain, here: Row, args: Mapping[str, Any], legs: Mapping[t
     return total == sum(payment["amount"] for payment in args["payment_methods"])
 
 
-def packed(domain: Domain, here: Row, name: str, args: Mapping[str, Any], legs: Mapping[tuple[str, str], int],
-          digest: Callable[[list[Record]], int]) -> tuple[int, int, tuple[float, ...]] | None:
-    user = domain.base["users"].get(here.plan.user_id)
-    if user is None or args.get("user_id", here.plan.user_id) != here.plan.user_id:
+def packed(domain: Domain, here: Row, at: Records, name: str, args: Args, outside: Changed,
+           legs: Mapping[tuple[str, str], int], people: Memory) -> tuple[int, int, tuple[float, ...]] | None:
+    """The write of a tool call as (code, mask, values); None where it touches a record outside, or has no room in the slice.
+    A record that was written to outside the slice is outside from then on."""
+    user_id = here.plan.user_id
+    user, code = domain.base["users"].get(user_id), _CODES[name]
+    places = [("flights", flight["flight_number"]) for flight in args.get("flights", ())]
+    places += [("users", user_id)] if code not in (Write.CANCEL, Write.PEOPLE) else []
+    places += [("reservations", args["reservation_id"])] if "reservation_id" in args else []
+    if user is None or args.get("user_id", user_id) != user_id or any(place in outside for place in places):
         return None
     if any(abs(args.get(field, 0)) > LARGEST for field in ("total_baggages", "nonfree_baggages")):
         return None
-    if name == "send_certificate":
-        return Write.CERTIFY, args["amount"], ()
-    if name == "book_reservation":
+    if code is Write.CERTIFY:
+        return code, args["amount"], ()
+    fresh = _fresh(outside, user_id)
+    if code is Write.BOOK:
         which = next((place for place, each in enumerate(gold_bookings(domain, here, legs)) if _key(each) == _key(args)), None)
-        return None if which is None else (Write.BOOK, digest(args["passengers"]), (which, args["total_baggages"]))
+        if which is None or np.sum(np.asarray(at.booked) != NONE) >= len(fresh):
+            return None
+        return code, people.keep(args["passengers"], args["passengers"]), (which, args["total_baggages"])
     rows = {key: place for place, key in enumerate(user["reservations"])}
-    rows |= {key: OLD + place for place, key in enumerate(NEW_RESERVATIONS)}
-    if args["reservation_id"] not in rows:
+    rows |= {key: OLD + place for place, key in enumerate(fresh)}
+    row = rows.get(args["reservation_id"])
+    if row is None:
         return None
-    row, code, methods = rows[args["reservation_id"]], _CODES[name], _methods(domain, here)
-    if code is Write.CANCEL:
-        return code, 0, (row,)
     if code is Write.PEOPLE:
-        return code, digest(args["passengers"]), (row, min(len(args["passengers"]), LARGEST))
-    if args["payment_id"] not in methods:
+        return code, people.keep(args["passengers"], args["passengers"]), (row, min(len(args["passengers"]), LARGEST))
+    length, methods = np.sum(np.asarray(at.method)[row] != NONE), _methods(domain, here)
+    if code is Write.CANCEL:
+        return (code, 0, (row,)) if 2 * length <= PAYMENTS else None
+    if args["payment_id"] not in methods or length == PAYMENTS:
         return None
     method = methods.index(args["payment_id"])
     if code is Write.BAGS:
@@ -175,7 +189,7 @@ def packed(domain: Domain, here: Row, name: str, args: Mapping[str, Any], legs: 
     return code, first | second << LEG_BITS, (row + 16 * CABINS.index(args["cabin"]), method, third, fourth)
 
 
-def arrays(domain: Domain, here: Row, legs: Mapping[tuple[str, str], int], digest: Callable[[list[Record]], int]) -> tuple[Fixed, Records]:
+def arrays(domain: Domain, here: Row, legs: Mapping[tuple[str, str], int]) -> tuple[Fixed, Records]:
     base, user = domain.base, domain.base["users"][here.plan.user_id]
     old, methods, bookings = user["reservations"], _methods(domain, here), gold_bookings(domain, here, legs)
     own = [base["reservations"][key] for key in old]
@@ -193,8 +207,7 @@ def arrays(domain: Domain, here: Row, legs: Mapping[tuple[str, str], int], diges
     at = Records(
         cabin=room(rows), legs=room(rows, LEGS, fill=NONE), price=room(rows, LEGS), people=room(rows), count=room(rows),
         bags=room(rows), paid_bags=room(rows), cancelled=np.zeros(rows, bool), method=room(rows, PAYMENTS, fill=NONE),
-        dollars=room(rows, PAYMENTS), held=np.zeros(ways, bool), worth=room(ways), booked=room(NEW, fill=NONE),
-        lost=np.bool_(False))
+        dollars=room(rows, PAYMENTS), held=np.zeros(ways, bool), worth=room(ways), booked=room(NEW, fill=NONE))
     for row, each in enumerate(own):
         _fill(at, row, each, each["payment_history"], legs, methods)
         at.price[row, :len(each["flights"])] = [flight["price"] for flight in each["flights"]]
@@ -227,41 +240,42 @@ def output(domain: Domain, here: Row, name: str, args: Mapping[str, Any], change
     return json.dumps(view.get("reservations", args["reservation_id"]))
 
 
-def records(domain: Domain, here: Row, at: Records, legs: Mapping[int, tuple[str, str]],
-            people: Mapping[int, list[Record]], bookings: list[dict[str, Any]]) -> Changed:
-    """The slice as records, those that differ from the base."""
-    view, user_id = View(domain.base, NOTHING), here.plan.user_id
-    user = domain.base["users"][user_id]
+def records(domain: Domain, here: Row, at: Records, outside: Changed, legs: Mapping[int, tuple[str, str]],
+            people: Memory, bookings: list[dict[str, Any]]) -> Changed:
+    """The slice and what was written outside of it as records, those that differ from the base."""
+    view, user_id = View(domain.base, outside), here.plan.user_id
+    user, methods = domain.base["users"][user_id], _methods(domain, here)
     at = Records(**{name: np.asarray(each).tolist() for name, each in vars(at).items()})
-    methods = _methods(domain, here)
-    made = [(key, bookings[which]) for key, which in zip(NEW_RESERVATIONS, at.booked) if which != NONE]
+    made = [(key, bookings[which]) for key, which in zip(_fresh(outside, user_id), at.booked) if which != NONE]
+    changed = {}
     for row, key in enumerate(user["reservations"]):
         old = domain.base["reservations"][key]
-        now = _reservation(domain, at, row, old, legs, people, methods)
-        if now != old:
-            view.put("reservations", key, now)
+        changed["reservations", key] = _reservation(domain, at, row, old, legs, people, methods)
     for place, (key, args) in enumerate(made):
         new = {"reservation_id": key, "user_id": user_id} | {
             name: args[name] for name in ("origin", "destination", "flight_type")}
         new |= dict.fromkeys(("cabin", "flights", "passengers", "payment_history")) | {"created_at": NOW}
         new |= {"total_baggages": 0, "nonfree_baggages": 0, "insurance": args["insurance"], "status": None}
-        view.put("reservations", key, _reservation(domain, at, OLD + place, new, legs, people, methods))
+        changed["reservations", key] = _reservation(domain, at, OLD + place, new, legs, people, methods)
         for flight in args["flights"]:
-            day = view.edit("flights", flight["flight_number"])["dates"][flight["date"]]
+            number = flight["flight_number"]
+            day = changed.setdefault(("flights", number), copied(domain.base["flights"][number]))["dates"][flight["date"]]
             day["available_seats"][args["cabin"]] -= len(args["passengers"])
     held = {}
     for name, has, worth in zip(methods, at.held, at.worth):
         method = user["payment_methods"].get(name, {"source": "certificate", "id": name, "amount": 0.0})
         if has:
             held[name] = method | ({"amount": type(method["amount"])(worth)} if "amount" in method else {})
-    if made or held != user["payment_methods"]:
-        view.edit("users", user_id).update(payment_methods=held)
-        view.edit("users", user_id)["reservations"] += [key for key, _ in made]
+    booked = [*user["reservations"], *(key for key, _ in made)]
+    changed["users", user_id] = user | {"payment_methods": held, "reservations": booked}
+    for (table, key), record in changed.items():
+        if (table, key) not in outside and record != domain.base[table].get(key):
+            view.put(table, key, record)
     return view.changed
 
 
 def _reservation(domain: Domain, at: Records, row: int, old: Record, legs: Mapping[int, tuple[str, str]],
-                 people: Mapping[int, list[Record]], methods: list[str | None]) -> Record:
+                 people: Memory, methods: list[str | None]) -> Record:
     flights = []
     for leg, price in zip(at.legs[row], at.price[row]):
         if leg != NONE:
@@ -272,6 +286,6 @@ def _reservation(domain: Domain, at: Records, row: int, old: Record, legs: Mappi
     history = [{"payment_id": methods[method], "amount": amount}
                for method, amount in zip(at.method[row], at.dollars[row]) if method != NONE]
     return old | {
-        "cabin": CABINS[at.cabin[row]], "flights": flights, "passengers": copied(people[at.people[row]]),
+        "cabin": CABINS[at.cabin[row]], "flights": flights, "passengers": copied(people.get(at.people[row], [])),
         "payment_history": history, "total_baggages": at.bags[row], "nonfree_baggages": at.paid_bags[row],
         "status": "cancelled" if at.cancelled[row] else None}

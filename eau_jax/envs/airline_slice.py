@@ -4,8 +4,6 @@ What the slice holds is in `airline_records`. Seats are taken by bookings alone;
 bookings made.
 """
 
-import hashlib
-import json
 from typing import Any, Mapping, NamedTuple
 
 import jax.numpy as jnp
@@ -16,10 +14,10 @@ from eau_jax.envs import airline_records
 from eau_jax.envs.airline_records import (
     BOOKINGS, CABINS, CERTIFICATE, CERTIFICATES, CREDIT, GIFT, LEG_BITS, METHODS, NEW, NONE, OLD, PAYMENTS, Booking, Fixed,
     Records, Shared, Write, arrays, gold_bookings, output, packed, shared)
-from eau_jax.envs.airline_tools import BAG_FEE
+from eau_jax.envs.airline_tools import BAG_FEE, Args
 from eau_jax.envs.tau2_data import Domain
-from eau_jax.envs.tau2_database import Changed, Record
-from eau_jax.envs.tau2_slice import WRITE, Slice, sliced
+from eau_jax.envs.tau2_database import Changed
+from eau_jax.envs.tau2_slice import WRITE, Memory, Slice, sliced
 from eau_jax.envs.tau2_world import Knobs, Row
 
 
@@ -44,22 +42,16 @@ def airline_slice(domain: Domain) -> Env:
     legs = {(number, day): len(days) * place + days.index(day) for place, number in enumerate(flights)
             for day in base["flights"][number]["dates"]}
     names = {leg: name for name, leg in legs.items()}
-    people: dict[int, list[Record]] = {}
+    people = Memory(*[record["passengers"] for record in base["reservations"].values()])
 
-    def digest(passengers: list[Record]) -> int:
-        text = json.dumps(passengers, sort_keys=True).encode()
-        key = int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) & 2**31 - 1
-        people.setdefault(key, passengers)
-        return key
+    def pack(here: Row, at: Records, name: str, args: Args, outside: Changed) -> tuple[int, int, tuple[float, ...]] | None:
+        return packed(domain, here, at, name, args, outside, legs, people)
 
-    def pack(here: Row, name: str, args: Mapping[str, Any]) -> tuple[int, int, tuple[float, ...]] | None:
-        return packed(domain, here, name, args, legs, digest)
-
-    def records(here: Row, at: Records) -> Changed:
-        return airline_records.records(domain, here, at, names, people, gold_bookings(domain, here, legs))
+    def records(here: Row, at: Records, outside: Changed) -> Changed:
+        return airline_records.records(domain, here, at, outside, names, people, gold_bookings(domain, here, legs))
 
     return sliced(domain, Slice(
-        shared(base, legs, len(days) * len(flights)), lambda here: arrays(domain, here, legs, digest), write, pack, records,
+        shared(base, legs, len(days) * len(flights)), lambda here: arrays(domain, here, legs), write, pack, records,
         lambda *call: output(domain, *call)))
 
 
@@ -78,12 +70,14 @@ def write(table: Shared, fixed: Fixed, at: Records, knobs: Knobs, act: Act) -> t
     kind, ways = jnp.asarray(fixed.kind), jnp.arange(METHODS + CERTIFICATES)
     way = jnp.clip(method, 0, METHODS + CERTIFICATES - 1)
     funds = ((method == way) & at.held[way] & (kind[way] != CERTIFICATE) & ((kind[way] != GIFT) | (at.worth[way] >= price)))
+    length = jnp.sum(at.method[row] != NONE)
     spent = jnp.maximum(booking.method, 0)
     covered = (booking.method == NONE) | at.held[spent] & ((kind[spent] == CREDIT) | (at.worth[spent] >= booking.dollars))
     free = ~at.held & (ways >= METHODS)
     may = {
         Write.BOOK: (slot < NEW) & (value[0] >= 0) & (value[0] < fixed.bookings) & legs.sound & covered.all(),
-        Write.CANCEL: there, Write.CERTIFY: free.any(), Write.BAGS: there & funds, Write.FLIGHTS: there & legs.sound & funds,
+        Write.CANCEL: there & (2 * length <= PAYMENTS), Write.CERTIFY: free.any(),
+        Write.BAGS: there & funds & (length < PAYMENTS), Write.FLIGHTS: there & legs.sound & funds & (length < PAYMENTS),
         Write.PEOPLE: there & (value[1] == at.count[row])}
     does = {each: (code == each) & can for each, can in may.items()}
     failed = (code >= WRITE) & ~jnp.stack(list(does.values())).any()
@@ -92,7 +86,7 @@ def write(table: Shared, fixed: Fixed, at: Records, knobs: Knobs, act: Act) -> t
     here = jnp.arange(OLD + NEW) == row
     put = lambda old, when, new: jnp.where((here & when).reshape(-1, *[1] * (old.ndim - 1)), new, old)
     charged = (bags | flies) & (price != 0)
-    methods, dollars, lost = _paid(at.method[row], at.dollars[row], cancels, charged, method, price)
+    methods, dollars = _paid(at.method[row], at.dollars[row], cancels, charged, method, price)
     uses = booking.method[None] == ways[:, None]
     sent = free & certifies & (ways == jnp.argmax(free))
     worth = at.worth - jnp.where(kind == GIFT, jnp.where(books, (uses * booking.dollars[None]).sum(1), 0)
@@ -107,7 +101,7 @@ def write(table: Shared, fixed: Fixed, at: Records, knobs: Knobs, act: Act) -> t
         method=put(at.method, books | cancels | charged, jnp.where(books, booking.method, methods)[None]),
         dollars=put(at.dollars, books | cancels | charged, jnp.where(books, booking.dollars, dollars)[None]),
         held=at.held & ~(books & (kind == CERTIFICATE) & uses.any(1)) | sent, worth=jnp.where(sent, act.mask, worth),
-        booked=jnp.where(books & (jnp.arange(NEW) == slot), which, at.booked), lost=at.lost | lost)
+        booked=jnp.where(books & (jnp.arange(NEW) == slot), which, at.booked))
     return after, failed
 
 
@@ -133,12 +127,10 @@ def _read(table: Shared, fixed: Fixed, at: Records, act: Act, row: Array, bookin
     return _Legs(legs, price, jnp.all(~used | kept | seated), count * (price.sum() - paid.sum()))
 
 
-def _paid(method: Array, dollars: Array, cancels: Array, charged: Array, by: Array,
-          price: Array) -> tuple[Array, Array, Array]:
-    """(methods, dollars, whether it is too long) of a payment history after a refund of all or one more payment."""
+def _paid(method: Array, dollars: Array, cancels: Array, charged: Array, by: Array, price: Array) -> tuple[Array, Array]:
+    """(methods, dollars) of a payment history after a refund of all of it or one more payment."""
     place, length = jnp.arange(PAYMENTS), jnp.sum(method != NONE)
     source, again = jnp.clip(place - length, 0, PAYMENTS - 1), cancels & (place >= length) & (place < 2 * length)
     one = charged & (place == length)
-    methods = jnp.where(again, method[source], jnp.where(one, by, method))
-    amounts = jnp.where(again, -dollars[source], jnp.where(one, price, dollars))
-    return methods, amounts, cancels & (2 * length > PAYMENTS) | charged & (length == PAYMENTS)
+    return (jnp.where(again, method[source], jnp.where(one, by, method)),
+            jnp.where(again, -dollars[source], jnp.where(one, price, dollars)))

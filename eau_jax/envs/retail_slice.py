@@ -6,7 +6,6 @@ start and the few numbers of `Records`, and two equal slices are equal records. 
 """
 
 import enum
-import hashlib
 import json
 from typing import Any, Mapping, NamedTuple
 
@@ -16,10 +15,10 @@ from flax import struct
 
 from eau_jax.core.part import Act, Env
 from eau_jax.core.types import Array
-from eau_jax.envs.retail_tools import ADDRESS, REASONS
+from eau_jax.envs.retail_tools import ADDRESS, REASONS, Args
 from eau_jax.envs.tau2_data import Domain
 from eau_jax.envs.tau2_database import NOTHING, Changed, Record, View, copied
-from eau_jax.envs.tau2_slice import WRITE, Slice, sliced
+from eau_jax.envs.tau2_slice import WRITE, Memory, Slice, digest, sliced
 from eau_jax.envs.tau2_world import Knobs, Row
 
 ORDERS, ITEMS, METHODS, VARIANTS = 9, 5, 4, 20    # of a customer, an order, a customer, a product
@@ -117,20 +116,18 @@ def retail_slice(domain: Domain) -> Env:
     price, available = np.zeros(VARIANTS * len(products), np.int32), np.zeros(VARIANTS * len(products), bool)
     for code, variant in variants.items():
         price[code], available[code] = _cents(variant["price"]), variant["available"]
-    addresses = {digest(record["address"]): record["address"] for table in ("users", "orders")
-                 for record in domain.base[table].values()}
+    addresses = Memory(*[record["address"] for table in ("users", "orders") for record in domain.base[table].values()])
 
     def arrays(here: Row) -> tuple[Fixed, Records]:
         return _arrays(domain, here, item_ids)
 
-    def pack(here: Row, name: str, args: Mapping[str, Any]) -> tuple[int, int, tuple[float, ...]] | None:
+    def pack(here: Row, at: Records, name: str, args: Args, outside: Changed) -> tuple[int, int, tuple[float, ...]] | None:
         user = domain.base["users"].get(here.plan.user_id)
         if user is None or name == "modify_user_address" and args["user_id"] != here.plan.user_id:
             return None
         if "address1" in args:
             place = {part: args[part] for part in ADDRESS}
-            mask = digest(place)
-            addresses.setdefault(mask, place)
+            mask = addresses.keep(place, place)
         if name == "modify_user_address":
             return Write.HOME, mask, ()
         if args["order_id"] not in user["orders"]:
@@ -152,8 +149,8 @@ def retail_slice(domain: Domain) -> Env:
             pairs = sorted(pairs, key=lambda pair: pair[::-1])
         return code, 0, (row, method, *_words(pairs))
 
-    def records(here: Row, at: Records) -> Changed:
-        return _records(domain, here, at, names, variants, addresses)
+    def records(here: Row, at: Records, outside: Changed) -> Changed:
+        return _records(View(domain.base, outside), here, at, names, variants, addresses)
 
     def output(here: Row, name: str, args: Mapping[str, Any], changed: Changed) -> str:
         view = View(domain.base, changed)
@@ -241,12 +238,6 @@ def _where(here: Array, old: Array, cases: tuple[tuple[Array, Array | int], ...]
     return old
 
 
-def digest(address: Mapping[str, str]) -> int:
-    """31 bits of an address."""
-    text = json.dumps([address[part] for part in ADDRESS])
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest()) & 2**31 - 1
-
-
 def _cents(dollars: float) -> int:
     return round(100 * dollars)
 
@@ -291,17 +282,18 @@ def _arrays(domain: Domain, here: Row, item_ids: Mapping[str, int]) -> tuple[Fix
                           chosen=item, look=ints(NONE), balance=balance, home=np.int32(digest(user["address"])))
 
 
-def _records(domain: Domain, here: Row, at: Records, names: Mapping[int, str], variants: Mapping[int, Record],
-             addresses: Mapping[int, Record]) -> Changed:
-    view, user_id = View(domain.base, NOTHING), here.plan.user_id
-    user, methods = domain.base["users"][user_id], list(domain.base["users"][user_id]["payment_methods"])
+def _records(view: View, here: Row, at: Records, names: Mapping[int, str], variants: Mapping[int, Record],
+             addresses: Memory) -> Changed:
+    user_id = here.plan.user_id
+    user = view.get("users", user_id)
+    methods = list(user["payment_methods"])
     if int(at.home) != digest(user["address"]):
-        view.edit("users", user_id)["address"] = copied(addresses[int(at.home)])
+        view.edit("users", user_id)["address"] = copied(addresses.get(int(at.home), {}))
     for name, cents in zip(methods, np.asarray(at.balance).tolist()):
         if cents != _cents(user["payment_methods"][name].get("balance", 0)):
             view.edit("users", user_id)["payment_methods"][name]["balance"] = cents / 100
     for row, key in enumerate(user["orders"]):
-        order, status = domain.base["orders"][key], Status(int(at.status[row]))
+        order, status = view.get("orders", key), Status(int(at.status[row]))
         moved = int(at.address[row]) != digest(order["address"])
         if moved or _STATUS[status] != order["status"] or int(at.paid[row]) != NONE:
             _write_order(view.edit("orders", key), at, row, status, methods, names, variants, addresses)
@@ -309,7 +301,7 @@ def _records(domain: Domain, here: Row, at: Records, names: Mapping[int, str], v
 
 
 def _write_order(order: Record, at: Records, row: int, status: Status, methods: list[str], names: Mapping[int, str],
-                 variants: Mapping[int, Record], addresses: Mapping[int, Record]) -> None:
+                 variants: Mapping[int, Record], addresses: Memory) -> None:
     history, first = order["payment_history"], order["payment_history"][0]
     entry = lambda kind, amount, name: {"transaction_type": kind, "amount": amount, "payment_method_id": name}
     method, paid, cents = methods[int(at.method[row])], int(at.paid[row]), int(at.cents[row])
@@ -332,4 +324,4 @@ def _write_order(order: Record, at: Records, row: int, status: Status, methods: 
                      exchange_new_items=sorted(names[code] for code in np.asarray(at.chosen[row]).tolist() if code != NONE))
     elif status is Status.RETURN:
         order.update(return_items=back, return_payment_method_id=method)
-    order.update(status=_STATUS[status], address=copied(addresses[int(at.address[row])]))
+    order.update(status=_STATUS[status], address=copied(addresses.get(int(at.address[row]), {})))

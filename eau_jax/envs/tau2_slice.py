@@ -5,12 +5,15 @@
 A task touches the records of one customer, so the state is a slice of the database: what a domain's tools may change
 there, as padded arrays. `parse` turns a tool call into integers: a write within the slice keeps its arguments, everything
 that changes nothing is one code with a flag for failure, and a write to any other record is one code that makes the
-records wrong for good. DB holds when the slice equals the gold slice. Words, user, rules, knobs, rewards and endings are
-the host world's. Three things differ from it: amounts are whole cents, a write outside the slice leaves no trace that a
-later call could see, and statements (NL_ASSERTION) are never judged.
+records wrong. DB holds when the slice equals the gold slice. Words, user, rules, knobs, rewards and endings are the host world's.
+Two things differ from it: amounts are whole cents, and statements (NL_ASSERTION) are never judged.
+
+Free text and records outside the slice are digests in the arrays; a `Memory` of this process has what they stand for, so
+that a later reply can show it.
 """
 
 import functools
+import hashlib
 import json
 import types
 from typing import Any, Callable, Mapping, NamedTuple
@@ -26,18 +29,19 @@ from eau_jax.envs import message
 from eau_jax.envs.ending import absorb, first, stop_code
 from eau_jax.envs.tau2_call import Refused, call, checked
 from eau_jax.envs.tau2_data import Domain
-from eau_jax.envs.tau2_database import Changed, same
+from eau_jax.envs.tau2_database import NOTHING, Changed
 from eau_jax.envs.tau2_evaluate import basis, equal_call, missing
 from eau_jax.envs.tau2_plan import DETAILS, FIRST, GOALS
 from eau_jax.envs.tau2_user import AGREED, CALLED, OPEN, REFUSED, SETTLED, Do, Say, words
 from eau_jax.envs.tau2_world import FEATURES, IDENTITY, Knobs, Row, world
 
-OUTSIDE = 8              # `Act.code` of a write to a record outside the slice
+OUTSIDE = 8              # `Act.code` of a write to a record outside the slice; mask: digest of all such records
 WRITE = 9                # first `Act.code` of a domain's own writes; the codes below are `tau2_user.Do`
 FAILED, HANDOVER = 1, 2  # `Act.flags` of a tool call: it fails; the user is handed over
 MATCH = 2                # bit MATCH + g: it is the write that goal g wants
 SAID = 11                # bit SAID + k of words: they hold the string k that has to be communicated
 STRINGS = 31 - SAID
+UNTOUCHED = (NOTHING, "")
 
 
 @struct.dataclass(kw_only=True)
@@ -63,7 +67,7 @@ class State:
     done: Array         # [] bool
     stop: Array         # [] i32, as in TimeStep
     slice: Any          # the customer's records
-    outside: Array      # [] bool: some other record was written to
+    outside: Array      # [] i32: digest of the other records that were written to; 0: none
     told: Array         # [] i32: mask of the slots told so far
     status: Array       # [GOALS] i32; REFUSED where there is no such goal
     made: Array         # [] i32: mask of the goals whose write was called
@@ -84,10 +88,31 @@ class Slice(NamedTuple):
     shared: Any
     arrays: Callable[[Row], tuple[Any, Any]]                # -> (fixed, slice at the start), without the task axis
     write: Callable[..., tuple[Any, Array]]                 # (shared, fixed, slice, knobs, act) -> (slice, failed bool[])
-    pack: Callable[[Row, str, Mapping[str, Any]], tuple[int, int, tuple[float, ...]] | None]
-    #                                    checked arguments of a write -> (code, mask, values); None: not in the slice
-    records: Callable[[Row, Any], Changed]                  # the slice as records, those that differ from the base
+    pack: Callable[[Row, Any, str, Mapping[str, Any], Changed], tuple[int, int, tuple[float, ...]] | None]
+    #     (row, slice, tool, checked arguments of a write, records outside) -> (code, mask, values); None: not in the slice
+    records: Callable[[Row, Any, Changed], Changed]         # (row, slice, records outside) -> all that differ from the base
     output: Callable[[Row, str, Mapping[str, Any], Changed], str]    # of a write that succeeded; sees the new records
+
+
+class Memory:
+    """What digests stand for, the last LIMIT of them."""
+
+    LIMIT = 20_000
+
+    def __init__(self, *always: Any):
+        self._kept, self._always = {}, {digest(each): each for each in always}
+
+    def keep(self, name: Any, value: Any) -> int:
+        """The digest of `name`, which stands for `value` from now on."""
+        key = digest(name)
+        if len(self._kept) >= self.LIMIT and key not in self._kept:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = value
+        return key
+
+    def get(self, key: int, otherwise: Any = None) -> Any:
+        """What a digest stands for; `otherwise` where that is forgotten."""
+        return self._always[key] if key in self._always else self._kept.get(key, otherwise)
 
 
 class _Answer(NamedTuple):
@@ -105,6 +130,7 @@ def sliced(domain: Domain, own: Slice) -> Env:
     host = world(domain)
     row = lambda task: host.table((task,))[0]
     made: dict[str, tuple[Row, dict[str, Any]]] = {}
+    memory = Memory()    # digest of the records outside -> (they, output of the call that wrote them last)
     longest = max([len(task.data["evaluation_criteria"].get("actions") or ()) for task in domain.tasks] + [1])
 
     @jax.jit
@@ -115,7 +141,7 @@ def sliced(domain: Domain, own: Slice) -> Env:
         here = row(task)
         if task.id not in made or made[task.id][0] is not here:
             fixed, start = own.arrays(here)
-            acts = _stacked([_packed(domain, own, here, start, action["name"], action["arguments"])
+            acts = _stacked([_packed(domain, own, memory, here, start, 0, action["name"], action["arguments"])
                              for action in task.data["evaluation_criteria"].get("actions") or ()], longest)
             left = [replay(own.shared, fixed, start, host.knobs.replace(last_item_wins=np.int32(on)), acts) for on in (0, 1)]
             made[task.id] = here, dict(fixed=fixed, start=start, gold=_stack(left), **_user(here))
@@ -140,8 +166,9 @@ def sliced(domain: Domain, own: Slice) -> Env:
             return act
         content = json.loads(act.call)
         if act.code == Do.CALL:
-            at = own.arrays(here)[1] if state is None else state.slice
-            return _packed(domain, own, here, at, content["name"], content["arguments"]).replace(call=act.call)
+            at, outside = (own.arrays(here)[1], 0) if state is None else (state.slice, int(state.outside))
+            request = content["name"], content["arguments"]
+            return _packed(domain, own, memory, here, at, outside, *request).replace(call=act.call)
         criteria = task.data["evaluation_criteria"]
         strings, left = criteria.get("communicate_info") or (), missing(criteria, (content,))
         held = sum(1 << SAID + place for place, each in enumerate(strings) if each not in left)
@@ -152,10 +179,12 @@ def sliced(domain: Domain, own: Slice) -> Env:
         if say is Say.MALFORMED:
             return json.loads(act.call or '"I cannot read that."')
         if say is Say.TOOL:
-            request, changed = json.loads(act.call), own.records(here, state.slice)
+            request, changed = json.loads(act.call), own.records(here, state.slice, memory.get(int(state.outside), UNTOUCHED)[0])
             name, arguments = request["name"], request["arguments"]
             if act.code >= WRITE and not state.failed:
                 return own.output(here, name, checked(domain.tools[name].parameters, arguments), changed)
+            if act.code == OUTSIDE and int(state.outside):
+                return memory.get(int(state.outside), UNTOUCHED)[1]
             return call(domain.tools, domain.base, changed, name, arguments).text
         goal = int(act.values[0]) if say is Say.CORRECT else None
         if say is Say.CHANGE:
@@ -173,7 +202,7 @@ def reset(table: Table, knobs: Knobs, index: Array, key: Array) -> State:
     """The state before the first message about task `index`. Nothing is drawn."""
     zero, off, index = jnp.int32(0), jnp.bool_(False), jnp.asarray(index, jnp.int32)
     status = jnp.where(jnp.arange(GOALS) < jnp.asarray(table.goals)[index], OPEN, REFUSED).astype(jnp.int32)
-    return State(task=index, turn=zero, done=off, stop=zero, slice=_at(table.start, index), outside=off, told=zero,
+    return State(task=index, turn=zero, done=off, stop=zero, slice=_at(table.start, index), outside=zero, told=zero,
                  status=status, made=zero, said=zero, insisted=zero, invalid=zero, errors=zero, useless=zero, calls=zero,
                  failed=off, transferred=off, solved=off)
 
@@ -215,7 +244,7 @@ def _step(write: Callable[..., tuple[Any, Array]], table: Table, knobs: Knobs, s
     current, _ = _current(state.status)
     told = jnp.where(talks, answer.told, 0)
     new = state.replace(
-        turn=state.turn + 1, slice=records, outside=state.outside | (code == OUTSIDE) & ~failed, told=state.told | told,
+        turn=state.turn + 1, slice=records, outside=jnp.where(code == OUTSIDE, act.mask, state.outside), told=state.told | told,
         status=jnp.where(talks, answer.status, called).astype(jnp.int32), made=state.made | fits,
         said=state.said | jnp.where(talks, act.flags >> SAID, 0),
         insisted=jnp.where(talks, jnp.where(_current(answer.status)[0] == current, answer.insisted, 0), state.insisted),
@@ -282,7 +311,7 @@ def _outcome(table: Table, knobs: Knobs, state: State) -> tuple[Array, Array]:
     count, task = jax.lax.population_count, state.task
     wins = (knobs.last_item_wins != 0).astype(jnp.int32)
     alike = jax.tree.map(lambda wanted, found: jnp.all(jnp.asarray(wanted)[task, wins] == found), table.gold, state.slice)
-    db = functools.reduce(jnp.logical_and, jax.tree.leaves(alike)) & ~state.outside
+    db = functools.reduce(jnp.logical_and, jax.tree.leaves(alike)) & (state.outside == 0)
     said = jnp.asarray(table.needed)[task] & ~state.said == 0
     by_db = jnp.asarray(table.by_db)[task] & (knobs.basis_db != 0)
     by_words = jnp.asarray(table.by_words)[task] & (knobs.basis_communicate != 0)
@@ -291,23 +320,35 @@ def _outcome(table: Table, knobs: Knobs, state: State) -> tuple[Array, Array]:
     return (by_db | by_words) & (db | ~by_db) & (said | ~by_words), share
 
 
-def _packed(domain: Domain, own: Slice, here: Row, at: Any, name: str, arguments: Mapping[str, Any]) -> Act:
-    """A tool call as integers; `at` is the slice before it."""
+def _packed(domain: Domain, own: Slice, memory: Memory, here: Row, at: Any, outside: int, name: str,
+            arguments: Mapping[str, Any]) -> Act:
+    """A tool call as integers; `at` and `outside` are the state's before it."""
+    beyond = memory.get(outside, UNTOUCHED)[0]
     match = sum(1 << MATCH + place for place, goal in enumerate(here.plan.goals)
                 if goal.tool and equal_call(domain, {"name": goal.tool, "arguments": goal.arguments}, name, arguments))
     if name in domain.tools and domain.tools[name].kind == "write":
         try:
-            inside = own.pack(here, name, checked(domain.tools[name].parameters, arguments))
+            inside = own.pack(here, at, name, checked(domain.tools[name].parameters, arguments), beyond)
         except Refused:
             inside = None
         if inside is not None:
             code, mask, values = inside
             return message.act(Kind.SEARCH, code, mask, values).replace(flags=np.int32(match))
-    before = own.records(here, at)
+    before = own.records(here, at, beyond)
     result = call(domain.tools, domain.base, before, name, arguments)
-    handed = name == "transfer_to_human_agents" and not result.error
-    code = Do.CALL if result.changed is before or same(domain.base, before, result.changed) else OUTSIDE
-    return message.act(Kind.SEARCH, code).replace(flags=np.int32(match | FAILED * result.error | HANDOVER * handed))
+    flags = match | FAILED * result.error | HANDOVER * (name == "transfer_to_human_agents" and not result.error)
+    fresh = {place: record for place, record in result.changed.items() if before.get(place) != record}
+    if not fresh:
+        return message.act(Kind.SEARCH, Do.CALL).replace(flags=np.int32(flags))
+    now = {place: record for place, record in {**beyond, **fresh}.items() if domain.base[place[0]].get(place[1]) != record}
+    key = memory.keep([outside, name, arguments], (now, result.text)) if now else 0
+    return message.act(Kind.SEARCH, OUTSIDE, key).replace(flags=np.int32(flags))
+
+
+def digest(value: Any) -> int:
+    """31 bits of a JSON value."""
+    text = json.dumps(value, sort_keys=True).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) & 2**31 - 1
 
 
 def _stacked(acts: list[Act], length: int) -> Act:
