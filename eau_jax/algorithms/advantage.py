@@ -1,4 +1,4 @@
-"""What an advantage estimator is. One estimator a file: `gae.py`, `group.py`.
+"""What an advantage estimator is. One method a file: `gae.py`, `group.py`, `userrl.py`.
 
 To add one, write a file with its knobs, its `estimate` and the part itself, and import it in a config:
 
@@ -19,3 +19,4 @@ class Advantage(NamedTuple):
     estimate: Callable[[Steps, Any], Estimate]  # ([G, K], knobs) -> [G, K]; 0 where the mask is False
     name: str
     needs_critic: bool                          # False: `Steps.values` is never read and the targets are 0
+    needs_gain: bool = False                    # True: the learner measures `Steps.gains` with another forward pass

@@ -14,7 +14,8 @@ from eau_jax.core.types import Array, Mean, Targets, Trajectory
 
 
 def targets(trajectory: Trajectory, old_logprobs: Array, values: Array, advantage: Advantage, view: View,
-            normalise: Callable[[Array, Array], Array], knobs: Any) -> tuple[Targets, dict[str, Mean]]:
+            normalise: Callable[[Array, Array], Array], knobs: Any,
+            gains: Array | None = None) -> tuple[Targets, dict[str, Mean]]:
     """Advantages and critic targets of the global batch.
 
     Args:
@@ -24,6 +25,7 @@ def targets(trajectory: Trajectory, old_logprobs: Array, values: Array, advantag
         of the shape, e.g. zeros, where `advantage.needs_critic` is False.
       normalise: one of `whiten.over_actions`, `whiten.over_tokens`, `whiten.none`.
       knobs: the live `advantage.knobs`.
+      gains: [P, G, A] f32, information gain of each action (`infopo.py`); given if and only if `advantage.needs_gain`.
 
     Returns:
       Targets [P, G], and metrics over the actions of the batch: mean and mean square of the advantage before
@@ -33,13 +35,17 @@ def targets(trajectory: Trajectory, old_logprobs: Array, values: Array, advantag
     chex.assert_rank([trajectory.action_ids, values], 3)
     chex.assert_equal_shape([trajectory.action_ids, old_logprobs, values[..., :-1]])
     chex.assert_type([old_logprobs, values], float)
+    if (gains is not None) != advantage.needs_gain:
+        raise ValueError(f"advantage {advantage.name!r} {'needs' if advantage.needs_gain else 'reads no'} information gains")
     values = jax.lax.stop_gradient(values)
 
-    def group(trajectory, values):
-        estimated = advantage.estimate(view.to_steps(trajectory, values), knobs)
-        return view.to_tokens(trajectory, estimated, values)
+    def group(trajectory, values, gains):
+        steps = view.to_steps(trajectory, values)
+        if gains is not None:  # a gain lies where a reward would
+            steps = steps.replace(gains=view.to_steps(trajectory.replace(rewards=gains), values).rewards)
+        return view.to_tokens(trajectory, advantage.estimate(steps, knobs), values)
 
-    advantages, value_targets, value_mask = jax.vmap(group)(trajectory, values)      # [P, G, T]
+    advantages, value_targets, value_mask = jax.vmap(group)(trajectory, values, gains)  # [P, G, T]
     ids, old_values = trajectory.action_ids, values[..., :-1]
     first = action.first_tokens(ids)
     metrics = {"advantage": Mean.of(advantages, first), "advantage_square": Mean.of(jnp.square(advantages), first)}

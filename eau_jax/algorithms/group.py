@@ -35,9 +35,7 @@ def estimate_grpo(steps: Steps, knobs: Knobs) -> Estimate:
     Reference: Shao et al. 2024 (DeepSeekMath), arXiv:2402.03300, section 4.1.
     """
     del knobs
-    scores, members = _scores(steps)
-    std = jnp.where(members.sum() > 1, jnp.sqrt(masked_var(scores, members)), 1.0)
-    return _spread(_centred(scores, members) / (std + STD_EPS), steps)
+    return spread(standardised(*scored(steps)), steps)
 
 
 def estimate_dr_grpo(steps: Steps, knobs: Knobs) -> Estimate:
@@ -46,7 +44,7 @@ def estimate_dr_grpo(steps: Steps, knobs: Knobs) -> Estimate:
     Reference: Liu et al. 2025 (Dr. GRPO), arXiv:2503.20783. Arguments and result as in `estimate_grpo`.
     """
     del knobs
-    return _spread(_centred(*_scores(steps)), steps)
+    return spread(centred(*scored(steps)), steps)
 
 
 def estimate_rloo(steps: Steps, knobs: Knobs) -> Estimate:
@@ -55,10 +53,10 @@ def estimate_rloo(steps: Steps, knobs: Knobs) -> Estimate:
     Reference: Ahmadian et al. 2024, arXiv:2402.14740. Arguments and result as in `estimate_grpo`.
     """
     del knobs
-    scores, members = _scores(steps)
+    scores, members = scored(steps)
     count = members.sum()
     scale = jnp.where(count > 1, count / jnp.maximum(count - 1, 1), 1.0)
-    return _spread(_centred(scores, members) * scale, steps)
+    return spread(centred(scores, members) * scale, steps)
 
 
 grpo = Advantage(Knobs(), estimate_grpo, "grpo", needs_critic=False)
@@ -66,7 +64,7 @@ dr_grpo = Advantage(Knobs(), estimate_dr_grpo, "dr_grpo", needs_critic=False)
 rloo = Advantage(Knobs(), estimate_rloo, "rloo", needs_critic=False)
 
 
-def _scores(steps: Steps) -> tuple[Array, Array]:
+def scored(steps: Steps) -> tuple[Array, Array]:
     """Score f32[G] and membership bool[G] of each episode."""
     chex.assert_rank([steps.rewards, steps.mask], 2)
     chex.assert_equal_shape([steps.rewards, steps.mask])
@@ -74,16 +72,22 @@ def _scores(steps: Steps) -> tuple[Array, Array]:
     return masked_sum(steps.rewards, steps.mask, axis=-1), steps.mask.any(axis=-1)
 
 
-def _centred(scores: Array, members: Array) -> Array:
+def centred(scores: Array, members: Array) -> Array:
     """S − mean(S), [G]; 0 in a group without spread, S itself in a group of one."""
     high = jnp.where(members, scores, -jnp.inf).max()
     low = jnp.where(members, scores, jnp.inf).min()
     tie = high - low <= TIE_EPS * jnp.maximum(jnp.abs(high), jnp.abs(low))
-    centred = jnp.where(tie, 0.0, scores - masked_mean(scores, members))
-    return jnp.where(members.sum() > 1, centred, scores)
+    apart = jnp.where(tie, 0.0, scores - masked_mean(scores, members))
+    return jnp.where(members.sum() > 1, apart, scores)
 
 
-def _spread(advantages: Array, steps: Steps) -> Estimate:
+def standardised(scores: Array, members: Array) -> Array:
+    """(S − mean(S)) / (std(S) + 1e-6), [G], with the unbiased std; S itself in a group of one."""
+    std = jnp.where(members.sum() > 1, jnp.sqrt(masked_var(scores, members)), 1.0)
+    return centred(scores, members) / (std + STD_EPS)
+
+
+def spread(advantages: Array, steps: Steps) -> Estimate:
     """One advantage per episode [G] to all its valid steps [G, K]."""
-    spread = jnp.where(steps.mask, advantages[:, None], 0.0)
-    return Estimate(advantages=spread, targets=jnp.zeros_like(spread))
+    by_step = jnp.where(steps.mask, advantages[:, None], 0.0)
+    return Estimate(advantages=by_step, targets=jnp.zeros_like(by_step))

@@ -96,6 +96,8 @@ def _steps_at(trajectory: Trajectory, values: Array, chosen: Array, closing: Arr
             values=jnp.full(size + 1, bootstrap).at[target].set(values[:-1], mode="drop"),
             discounts=jnp.ones(size).at[target].set(jnp.where(closing, discounts[rank], 1.0), mode="drop"),
             mask=jnp.arange(size) < chosen.sum(),
+            ends=jnp.zeros(size, bool).at[target].set(closing, mode="drop"),
+            gains=jnp.zeros(size),
         )
 
     return jax.vmap(episode)(trajectory, values, chosen, closing)

@@ -141,6 +141,8 @@ class Steps:
     values: Array             # [G, K+1] f32; column k+1 is the state after step k, so the last valid one bootstraps
     discounts: Array          # [G, K] f32: 0 where the task ended, 1 otherwise
     mask: Array               # [G, K] bool; valid steps come first
+    ends: Array               # [G, K] bool: the last step of an action; rewards, discounts and gains sit there
+    gains: Array              # [G, K] f32: information gain of the action in nats per token; 0 unless it was asked for
 
 
 class Estimate(NamedTuple):

@@ -1,6 +1,7 @@
 """What every advantage estimator, view, correction and loss must keep, found by walking the package."""
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 
@@ -40,9 +41,14 @@ def random_steps(seed: int, garbage: float = 30.0, extra: int = 0) -> Steps:
         discounts[g, counts[g] - 1] = 0.0
     read = np.arange(K + extra + 1)[None] <= np.where(discounts.min(1) > 0, counts, counts - 1)[:, None]
     read &= counts[:, None] > 0
+    ends = np.zeros_like(mask)
+    for g, last in enumerate(([1, 2, 5], [0], [], [0, 2], [3])):  # of each action
+        ends[g, last] = True
+    rewards, gains = np.where(ends, rewards, 0), np.where(ends, np.pad(rng.normal(size=(G, K)), [(0, 0), (0, extra)]), 0)
     return Steps(rewards=np.where(mask, rewards, garbage).astype(np.float32),
                  values=np.where(read, values, garbage).astype(np.float32),
-                 discounts=np.where(mask, discounts, garbage).astype(np.float32), mask=mask)
+                 discounts=np.where(mask, discounts, garbage).astype(np.float32), mask=mask,
+                 ends=ends, gains=np.where(mask, gains, garbage).astype(np.float32))
 
 
 @pytest.fixture(scope="module", params=ADVANTAGES.values(), ids=ADVANTAGES.keys())
@@ -97,7 +103,7 @@ def test_jit_changes_nothing(part):
         same(a, b)
 
 
-@pytest.mark.parametrize("part", [p for p in ADVANTAGES.values() if not p.needs_critic], ids=lambda p: p.name)
+@pytest.mark.parametrize("part", [group.grpo, group.dr_grpo, group.rloo], ids=lambda p: p.name)
 def test_group_baselines(part):
     group_baseline_agrees_with_the_formula(part)
 
@@ -112,7 +118,8 @@ def test_permuting_episodes_permutes_the_result(part):
 def test_nothing_but_masked_rows(part):
     steps = random_steps(0, np.nan)
     nothing = Steps(rewards=np.full_like(steps.rewards, np.nan), values=np.full_like(steps.values, np.nan),
-                    discounts=np.full_like(steps.discounts, np.nan), mask=np.zeros_like(steps.mask))
+                    discounts=np.full_like(steps.discounts, np.nan), gains=np.full_like(steps.gains, np.nan),
+                    mask=np.zeros_like(steps.mask), ends=np.zeros_like(steps.ends))
     for array in compiled(part, nothing):
         assert not array.any()
 
@@ -124,6 +131,13 @@ def test_the_critic_is_read_if_and_only_if_it_is_needed(part):
     assert moved[0] == part.needs_critic
     if not part.needs_critic:
         assert not compiled(part, steps).targets.any()
+
+
+def test_gains_are_read_if_and_only_if_they_are_needed(part):
+    steps = random_steps(4)
+    other = steps.replace(gains=steps.gains ** 2)
+    moved = np.abs(compiled(part, other).advantages - compiled(part, steps).advantages).max() > 1e-3
+    assert moved == part.needs_gain
 
 
 def test_one_trace_across_knob_patches(part):
@@ -144,14 +158,15 @@ def test_one_trace_across_knob_patches(part):
 # --- every knob moves something --------------------------------------------------------------------------------------
 
 def _losses():
-    """Knob dataclass -> a function of knobs whose result is compared."""
+    """Knob dataclass -> a function of knobs whose result is compared. An estimator's is found with it."""
     ids, inputs = checks.token_inputs(0)
     mask = inputs["mask"]
     weights = np.where(mask, np.float32(1), 0)
     apart = {**inputs, "logprobs": inputs["old_logprobs"] + 3 * (inputs["logprobs"] - inputs["old_logprobs"])}
     steps = random_steps(0)
-    return {
-        gae.Knobs: lambda k: gae.estimate(steps, k),
+    advantages = {type(part.knobs): functools.partial(part.estimate, steps) for part in ADVANTAGES.values()
+                  if type(part.knobs) in KNOBS}
+    return advantages | {
         loss.PolicyKnobs: lambda k: loss.policy_loss(**apart, weights=weights, knobs=k)[0],
         loss.ValueKnobs: lambda k: loss.value_loss(inputs["advantages"], inputs["old_logprobs"], inputs["logprobs"],
                                                    weights, mask, k)[0],

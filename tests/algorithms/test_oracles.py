@@ -26,7 +26,7 @@ def steps(rewards, values, mask=None, ended=True) -> Steps:
     discounts[0, mask[0].nonzero()[0][-1]] = 0.0 if ended else 1.0
     values = np.array(values, np.float32)[None]
     values = np.concatenate([values, [[7]]], 1).astype(np.float32) if values.shape == rewards.shape else values
-    return Steps(rewards=rewards, values=values, discounts=discounts, mask=mask)
+    return Steps(rewards=rewards, values=values, discounts=discounts, mask=mask, ends=mask, gains=np.zeros_like(rewards))
 
 
 @functools.lru_cache(maxsize=None)
@@ -128,7 +128,8 @@ def test_return_to_go_is_not_reset_at_an_observation():
 def test_group_baselines(advantage, scores, expected):
     G = len(scores)
     one_step = Steps(rewards=np.array(scores, np.float32)[:, None], values=np.full((G, 2), NAN, np.float32),
-                     discounts=np.zeros((G, 1), np.float32), mask=np.ones((G, 1), bool))
+                     discounts=np.zeros((G, 1), np.float32), mask=np.ones((G, 1), bool), ends=np.ones((G, 1), bool),
+                     gains=np.full((G, 1), NAN, np.float32))
     result = compiled(advantage.estimate)(one_step, advantage.knobs)
     same(result.advantages[:, 0], expected)
     if len(set(scores)) == 1 < G:
@@ -143,7 +144,7 @@ def test_group_baselines_leave_dropped_members_out(advantage, seed):
     mask = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0], [1, 0, 0], [0, 0, 0]], bool)
     members = mask.any(1)
     batch = Steps(rewards=np.where(mask, rewards, NAN).astype(np.float32), values=np.full((5, 4), NAN, np.float32),
-                  discounts=np.ones((5, 3), np.float32), mask=mask)
+                  discounts=np.ones((5, 3), np.float32), mask=mask, ends=mask, gains=np.full((5, 3), NAN, np.float32))
     expected = np.zeros(5)
     expected[members] = oracle.group(advantage.name, np.where(mask, rewards, 0).sum(1)[members].tolist())
     result = compiled(advantage.estimate)(batch, advantage.knobs)
@@ -155,7 +156,7 @@ def test_equal_scores_that_differ_by_rounding_carry_no_signal():
     rewards = np.zeros((3, 10), np.float32)
     rewards[0], rewards[1, 0], rewards[2, 9] = .1, 1, 1
     batch = Steps(rewards=rewards, values=np.zeros((3, 11), np.float32), discounts=np.ones((3, 10), np.float32),
-                  mask=np.ones((3, 10), bool))
+                  mask=np.ones((3, 10), bool), ends=np.ones((3, 10), bool), gains=np.zeros((3, 10), np.float32))
     scores = np.cumsum(rewards, 1)[:, -1]
     assert 0 < np.ptp(scores) < 1e-6 and abs(oracle.group("grpo", scores.tolist())[0]) > .01
     for advantage in (group.grpo, group.dr_grpo, group.rloo):
