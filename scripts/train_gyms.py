@@ -22,6 +22,7 @@ WORLDS: dict[str, str] = {
     "turtle": '{"rollout.max_tokens": 512, "rollout.max_new_tokens": 64, "knobs": {**rates, "env.max_turns": 10}}',
     "telepathy": '{"rollout.max_tokens": 384, "rollout.max_new_tokens": 24, "knobs": {**rates, "env.max_turns": 12}}',
     "telecom": '{"rollout.max_tokens": 1024, "rollout.max_new_tokens": 64, "rollout.tasks": 16, "model.vocab_size": 1024, '
+               '"sft.expert_share": 0.5, "sft.steps": 320, '
                '"knobs": {**rates, "env.max_turns": 16}}',
 }
 OWN = {"colbench": "colbench_small.py"}   # worlds with a config of their own

@@ -197,12 +197,12 @@ def test_an_act_put_into_words_is_read_back(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_splits_are_disjoint_by_content_and_large(name):
     generator = WORLDS[name].generator
-    train, test = generator.generate("train", 2000, 0), generator.generate("test", 500, 0)
+    train, test = generator.generate("train", 600, 0), generator.generate("test", 150, 0)
     content = lambda tasks: {str({k: v for k, v in task.data.items() if k != "id"}) for task in tasks}
-    assert len({task.id for task in train}) == 2000 and len({task.id for task in test}) == 500
-    assert len(content(train)) == 2000 and not content(train) & content(test)
-    others = generator.generate("train", 500, 7)
-    assert not content(others) & content(test) and content(others) != content(generator.generate("train", 500, 8))
+    assert len({task.id for task in train}) == 600 and len({task.id for task in test}) == 150
+    assert len(content(train)) == 600 and not content(train) & content(test)
+    others = generator.generate("train", 150, 7)
+    assert not content(others) & content(test) and content(others) != content(generator.generate("train", 150, 8))
     assert generator.generate("train", 50, 7) == others[:50]
     ENVS[name].table(train)
 

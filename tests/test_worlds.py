@@ -1,6 +1,6 @@
 """Every environment: text and arrays agree, nothing undisclosed is said, and an agent that does not try earns nothing.
 
-The default run plays a few hundred episodes of each; the slow one thousands.
+The default run plays a hundred episodes of each; the slow one ten thousand.
 """
 
 import jax
@@ -17,7 +17,7 @@ from eau_jax.users.voice import leaks
 
 NAMES = sorted(ENVS)
 ARRAYS = [name for name in NAMES if not ENVS[name].host]
-MANY = [pytest.param(300, id="few"), pytest.param(10_000, id="many", marks=pytest.mark.slow)]
+MANY = [pytest.param(100, id="few"), pytest.param(10_000, id="many", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,9 @@ def random_agent(name, rng):
     return say
 
 
-@pytest.mark.parametrize("count", [pytest.param(64, id="few"), pytest.param(2048, id="many", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("name, count", [
+    *(pytest.param(name, 64, id=f"{name}-few") for name in ("intention", "travel")),
+    *(pytest.param(name, 2048, id=f"{name}-many", marks=pytest.mark.slow) for name in ARRAYS)])
 def test_text_and_arrays_give_the_same_rewards_and_endings(worlds, name, count):
     world, pinned = worlds(name)
     env, rng, limit = world.env, np.random.default_rng(3), 20
@@ -143,7 +144,7 @@ PIECES = ("[action]", "[answer]", "[search]", "[finish]", "<tool_call>", "</tool
           "<|im_start|>user", "###STOP###", '{"name": "interact_with_env", "arguments": {"choice": "action", "content": "')
 
 
-@pytest.mark.parametrize("count", [pytest.param(2_000, id="few"), pytest.param(100_000, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [pytest.param(500, id="few"), pytest.param(100_000, id="many", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_random_messages_raise_nothing_and_unreadable_ones_change_nothing(worlds, name, count):
     world, pinned = worlds(name)
