@@ -1,4 +1,4 @@
-"""The command line: `eau-jax train | sft | eval | export | report | chat`.
+"""The command line: `eau-jax train | sft | eval | compare-methods | export | report | chat`.
 
 Bad input ends with one message and exit status 2; set EAU_JAX_TRACEBACK=1 to see where it came from.
 """
@@ -29,6 +29,7 @@ HELP = """usage: eau-jax COMMAND ...
   sft CONFIG      the cold start alone
   eval RUN|PLAN   a run's policy on its held-out tasks, or an evaluation plan (a Python file with `plan()`)
   compare A B ..  finished evaluations side by side, paired by task
+  compare-methods STUDY   methods x environments x seeds: runs what is missing and writes a page with intervals
   data FOLDER     checks a folder of upstream benchmark files, and says where to get what is missing
   export RUN DIR  a run's policy as a Hugging Face folder
   report RUN      a page with curves, knob history and dialogues; of an evaluation, a page with tables
@@ -169,9 +170,11 @@ def _run(arguments: list[str]) -> int:
         return _learn(command, rest)
     if command == "eval" and rest and rest[0].endswith(".py"):
         return _evaluate(*parse_plan(rest[0], rest[1:]))
+    if command == "compare-methods":
+        return _compare_methods(rest)
     commands = {"eval": Eval, "export": Export, "report": Report, "chat": Chat, "compare": Compare, "data": Data}
     if command not in commands:
-        raise ConfigError(f"unknown command {command!r}{knob.nearest(command, [*commands, 'train', 'sft'])}")
+        raise ConfigError(f"unknown command {command!r}{knob.nearest(command, [*commands, 'train', 'sft', 'compare-methods'])}")
     given = tyro.cli(commands[command], prog=f"eau-jax {command}", args=rest)
     if isinstance(given, Report):
         return _report(given.run)
@@ -240,6 +243,29 @@ def _compare(given: Compare) -> int:
     if given.plot:
         Console().print(f"plot: {plot(lines, given.by, Path(given.plot))}", soft_wrap=True)
     return 0
+
+
+def _compare_methods(arguments: list[str]) -> int:
+    """Exit status 1 when a run failed; the page is written in any case."""
+    from eau_jax import study as studies
+    from eau_jax.progress import Watch
+    from eau_jax.report import study as page
+
+    if not arguments or arguments[0].startswith("-"):
+        print("usage: eau-jax compare-methods STUDY [settings]\n\nSTUDY comes first and is a Python file with `study() -> Study`, "
+              "such as configs/study_quickstart.py. `eau-jax compare-methods STUDY --help` lists its settings.")
+        return 0 if arguments in ([], ["-h"], ["--help"]) else 2
+    path = arguments[0]
+    study, launch = studies.parse(path, call(path, "study", studies.Study), arguments[1:])
+    source = studies.placed(path)
+    with Watch() as watch:
+        failed = [] if launch.page else studies.run_missing(study, source, watch)
+        written = page.write_page(study, Path(path).read_text(encoding="utf-8"))
+        watch.console.print(page.overall_table(study, page.summarise(study, page.read(study))))
+        watch.say(f"page: {written}")
+        if failed:
+            watch.say(f"{len(failed)} of the runs failed; the same command tries them again. Their logs lie beside the run folders")
+    return 1 if failed else 0
 
 
 def parse_plan(path: str, arguments: list[str]) -> tuple[Any, bool]:

@@ -33,24 +33,38 @@ def begin(folder: RunFolder, config: Config, source: str, resume: bool) -> None:
                              f"--name or --root")
     if (folder.path / "metrics.jsonl").exists() and not resume:
         raise RunFolderError(f"{folder.path} already holds a run; continue it with --resume, or choose another --name")
-    stored = folder.path / "config.json"
-    described = describe(config) | {"sha256": _digests(config)}
-    now = _flat(described)
-    if stored.exists() and found & LEARNED:
-        before = _flat(json.loads(stored.read_text(encoding="utf-8")))
-        differing = sorted(path for path in now.keys() | before.keys()
-                           if now.get(path) != before.get(path) and path not in MAY_CHANGE)
-        if differing:
-            path = differing[0]
-            if path.startswith("sha256."):
-                raise RunFolderError(f"{folder.path} holds a run on another content of the file given as "
-                                     f"{path.removeprefix('sha256.')}; restore the file, or choose another --name")
-            raise RunFolderError(f"{folder.path} holds a run with {path} = {before.get(path)!r}, but {now.get(path)!r} is "
-                                 f"asked for; choose another --name, or leave {path} as it was")
-    folder.write("config.json", json.dumps(described, indent=1) + "\n")
+    same(folder.path, config)
+    folder.write("config.json", json.dumps(_described(config), indent=1) + "\n")
     folder.write("config.py", source)
     if not (folder.path / "manifest.json").exists():
         folder.write("manifest.json", json.dumps(_manifest(config), indent=1) + "\n")
+
+
+def same(path: Path, config: Config) -> None:
+    """Checks that what a run folder learned so far, if anything, was learned with this config.
+
+    Raises:
+      RunFolderError: when it was another one; it names the first setting that differs.
+    """
+    stored = path / "config.json"
+    if not stored.exists() or not any((path / name).exists() for name in LEARNED):
+        return
+    before, now = _flat(json.loads(stored.read_text(encoding="utf-8"))), _flat(_described(config))
+    differing = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name)
+                       and name not in MAY_CHANGE)
+    if not differing:
+        return
+    name = differing[0]
+    if name.startswith("sha256."):
+        raise RunFolderError(f"{path} holds a run on another content of the file given as {name.removeprefix('sha256.')}; "
+                             f"restore the file, or choose another --name")
+    raise RunFolderError(f"{path} holds a run with {name} = {before.get(name)!r}, but {now.get(name)!r} is asked for; choose "
+                         f"another --name, or leave {name} as it was")
+
+
+def _described(config: Config) -> dict[str, Any]:
+    """The config as JSON values, with the digests of the files that it names."""
+    return describe(config) | {"sha256": _digests(config)}
 
 
 def _digests(config: Config) -> dict[str, str]:

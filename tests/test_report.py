@@ -342,13 +342,14 @@ def test_plot_runs(tmp_path):
     for name in "abcd":
         write_lines(tmp_path / name / "metrics.jsonl", [{"step": s, "rollout/score_mean": s / 10} for s in range(5)])
     groups = {"by_action": [tmp_path / "a", tmp_path / "b"], "by_token $x": [tmp_path / "c", tmp_path / "d"]}
+    groups = {"intention": groups, "function": {"by_action": [tmp_path / "a"]}}
     path = plot_runs(groups, "rollout/score_mean", tmp_path / "out" / "compare.png")
     with Image.open(path) as image:
         assert image.format == "PNG" and np.asarray(image.convert("L")).std() > 5
     with pytest.raises(ValueError, match="no metric 'rollout/scor'; did you mean 'rollout/score_mean'"):
         plot_runs(groups, "rollout/scor", path)
     with pytest.raises(ValueError, match="there is no run folder"):
-        plot_runs({"x": [tmp_path / "none"]}, "rollout/score_mean", path)
+        plot_runs({"x": {"y": [tmp_path / "none"]}}, "rollout/score_mean", path)
 
 
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path):

@@ -23,16 +23,18 @@ async def evaluate(world: Simulator, agent: Agent, chat: Chat, pinned: Pinned, b
     Returns:
       {score: mean normalised score in [0, 1], score_low, score_high: its 95 % interval over tasks, success: share of
       solved episodes, return, turns, tokens: means per episode, episodes: number scored, dropped: number that failed
-      outside the agent's control}, and the episodes.
+      outside the agent's control, by_task: {task id: mean score}, by which two policies are paired}, and the episodes.
     """
     groups, stats = await collect(world, agent, chat, pinned, budgets, indices=range(len(world.tasks)), group_size=samples,
                                   run_seed=seed, step=0, retries=retries, held_out=True, progress=progress)
     usable = [[episode.score for episode in group if episode.stop.usable] for group in groups]
+    by_task = {task.id: float(np.mean(scores)) for task, scores in zip(world.tasks, usable, strict=True) if scores}
     low, high = interval([float(np.mean(scores)) for scores in usable if scores])
     record = {"score": stats["rollout/score_mean"], "score_low": low, "score_high": high,
               "success": stats["rollout/success_rate"], "return": stats["rollout/return_mean"],
               "turns": stats["rollout/turns_mean"], "tokens": stats["rollout/tokens_mean"],
-              "episodes": int(stats["rollout/episodes"]), "dropped": sum(len(g) for g in groups) - sum(map(len, usable))}
+              "episodes": int(stats["rollout/episodes"]), "dropped": sum(len(g) for g in groups) - sum(map(len, usable)),
+              "by_task": by_task}
     return record, groups
 
 

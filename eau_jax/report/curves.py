@@ -9,11 +9,10 @@ import numpy as np
 
 from eau_jax.core.knobs import nearest
 from eau_jax.core.records import RunFolderError, read_lines
+from eau_jax.eval.aggregate import STUDENT
 
 FEW = 40            # a curve with at most this many points shows each of them
 CHART_SERIES = 6    # at most so many curves in one chart: as many as there are colours
-# Student's t, 97.5 %, by degrees of freedom 1, 2, ...; beyond the table its last row, a little too wide
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 NO_INTERVAL = np.zeros((0, 2))
 
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from eau_jax.report.curves import (Chart, Series, dots, labels, last_value, limits, mean_and_band, running_mean,
                                    smoothed, thin, window_of)
-from eau_jax.report.markup import Html, number, tag
+from eau_jax.report.markup import Html, count, number, tag
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B58900", "#56B4E9")  # after Okabe and Ito 2008; CSS c0 to c5
 RAW_POINTS, MEAN_POINTS = 300, 160   # of one curve on the page
@@ -172,29 +172,81 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def plot_runs(groups: Mapping[str, Sequence[Path]], metric: str, path: Path) -> Path:
-    """One PNG comparing groups of runs (seeds of a setting) in one metric: each run thin, their mean thick, and a band.
+def plot_runs(panels: Mapping[str, Mapping[str, Sequence[Path]]], metric: str, path: Path) -> Path:
+    """One PNG with a panel for each environment: groups of runs (seeds of a method) in one metric, each run thin where few
+    groups leave room, their mean thick, and a band.
 
     Every run's curve is smoothed by its running mean. At a step, mean and band are over the runs that have a number
     there; the band is the 95 % interval of the mean by Student's t, drawn from two runs on.
 
     Args:
-      groups: {label: run folders}.
-      metric: a name in metrics.jsonl, such as "rollout/score".
+      panels: {title: {label: run folders}}; a label looks the same in every panel.
+      metric: a name in metrics.jsonl, such as "rollout/score_mean".
 
     Raises:
       RunFolderError: for a folder without metrics.jsonl, or without this metric (it names the nearest one).
     """
-    figure, (axes,) = _figure(1, 1, 7.2, 4.2)
-    for index, (label, folders) in enumerate(groups.items()):
-        colour = COLOURS[index % len(COLOURS)]
-        curves = [smoothed(Path(folder), metric) for folder in folders]
+    columns = min(2, len(panels))
+    figure, cells = _figure(-(-len(panels) // columns), columns, 7.0, 4.4)
+    every = list(dict.fromkeys(label for groups in panels.values() for label in groups))
+    for axes, (title, groups) in zip(cells, panels.items()):
+        for label, folders in groups.items():
+            _draw_runs(axes, label, [smoothed(Path(folder), metric) for folder in folders], every)
+        means = np.concatenate([line.get_ydata() for line in axes.lines])
+        means = means[np.isfinite(means)]
+        if len(means):  # by the curves alone: the band of two runs is thirteen times as wide as they are apart
+            low, span = means.min(), max(means.max() - means.min(), 1e-3)
+            axes.set_ylim(low - 0.08 * span, low + (1.08 + 0.11 * -(-len(groups) // 3)) * span)  # room for the legend
+        _finish(axes, title, f"{metric}, mean and 95 % interval", legend=True)
+    for axes in cells[len(panels):]:
+        axes.remove()
+    return save(figure, Path(path))
+
+
+def _draw_runs(axes: Axes, label: str, curves: Sequence[np.ndarray], every: Sequence[str]) -> None:
+    """The runs of one of the groups `every`: curves [N, 2], their mean and its band."""
+    colour, dashes = _look(every.index(label))
+    if len(every) <= 2:
         for curve in curves:
             axes.plot(*curve.T, color=colour, alpha=0.25, linewidth=0.8)
-        steps, mean, half = mean_and_band(curves)
-        axes.plot(steps, mean, color=colour, linewidth=2.2, label=_plain(f"{label} ({len(curves)} runs)"))
-        axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
-    _finish(axes, metric, "mean and 95 % interval", legend=True)
+    steps, mean, half = mean_and_band(curves)
+    axes.plot(steps, mean, dashes, color=colour, linewidth=2.2, label=_plain(f"{label} ({count(len(curves), 'run')})"))
+    axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.15 if len(every) <= 4 else 0.08, linewidth=0)
+
+
+def _look(index: int) -> tuple[str, str]:
+    """Colour and dashes of the curve with this number: eighteen are told apart."""
+    return COLOURS[index % len(COLOURS)], ("-", "--", ":")[index // len(COLOURS) % 3]
+
+
+def whiskers(panels: Mapping[str, Mapping[str, Sequence[float]]], what: str, path: Path, line: float | None = None) -> Path:
+    """One PNG of points with intervals, a row a label: {title: {label: (mean, low, high)}}.
+
+    Args:
+      line: a value at which a vertical line is drawn: nothing was gained there.
+    """
+    every = list(dict.fromkeys(label for rows in panels.values() for label in rows))
+    columns = min(3, len(panels))
+    longest = max(map(len, every))
+    figure = Figure(figsize=(columns * 4.2 + 0.09 * longest, -(-len(panels) // columns) * (1.2 + 0.34 * len(every))),
+                    layout="constrained")
+    cells = list(figure.subplots(-(-len(panels) // columns), columns, squeeze=False, sharey=True).flat)
+    for axes, (title, rows) in zip(cells, panels.items()):
+        for label, (mean, low, high) in rows.items():
+            place, (colour, _) = every.index(label), _look(every.index(label))
+            axes.plot([low, high], [place, place], color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
+            axes.plot([mean], [place], "o", color=colour, markersize=7)
+        if line is not None:
+            axes.axvline(line, color="#777777", linewidth=1, linestyle=":")
+        axes.set_title(_plain(title), fontsize=12, loc="left")
+        axes.set_xlabel(_plain(what), fontsize=10)
+        axes.set_yticks(range(len(every)), [_plain(label) for label in every])
+        axes.set_ylim(len(every) - 0.5, -0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+        axes.grid(alpha=0.25, axis="x")
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in cells[len(panels):]:
+        axes.remove()
     return save(figure, Path(path))
 
 

@@ -10,7 +10,7 @@ import math
 from typing import Any, Sequence
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "img"}
 
 
 class Html(str):

@@ -1,0 +1,24 @@
+"""Advantages per action against per token: the quickstart's task, model, cold start and budget, five seeds.
+
+Reproduces   nothing published: it looks at the choice that the EAU paper's per-action advantages make, at toy size.
+Hardware     2 CPU cores, 3 GB of memory.
+Time         ten runs of a few minutes each; stop it and start it again as you like.
+Command      eau-jax compare-methods configs/study_views.py
+"""
+
+from pathlib import Path
+
+from eau_jax.algorithms.view import by_action, by_token
+from eau_jax.config_file import load_config, replace
+from eau_jax.study import Study
+
+
+def study() -> Study:
+    return Study(
+        name="views",
+        environments={"intention": load_config(str(Path(__file__).with_name("quickstart.py")))},
+        methods={view.name: lambda config, view=view: replace(config, {"algorithm.view": view}) for view in (by_token, by_action)},
+        baseline="by_token",
+        seeds=(0, 1, 2, 3, 4),
+        updates=20,
+    )

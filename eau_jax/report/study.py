@@ -1,0 +1,272 @@
+"""The page of a study: curves, final scores, differences to the baseline, what it cost, and what all that shows.
+
+Reads the records of the study's runs, whatever of them is there, and writes study.html, study.json and plots/*.png.
+"""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from rich.table import Table
+
+from eau_jax.core.records import plain, read_lines, write_atomic
+from eau_jax.eval.aggregate import Difference, interquartile_mean, nested, paired_by_seed, probability_of_improvement
+from eau_jax.eval.held_out import sealed_file
+from eau_jax.eval.numbers import Interval
+from eau_jax.report.curves import read_steps
+from eau_jax.report.draw import plot_runs, whiskers
+from eau_jax.report.markup import Html, count, folded, note, number, style, table, tag
+from eau_jax.study import Cell, Study, cells, folder_of, last_line, progress
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+CURVE = "rollout/score_mean"
+FEW_SEEDS = 5
+
+
+class Run(NamedTuple):
+    """What the records of one run say."""
+
+    cell: Cell
+    updates: int
+    finished: bool
+    said: str                   # the last line of its log, where it is not finished
+    start: float                # held-out score before the first update; nan where there is none
+    score: float                # held-out score after the last one; nan where there is none
+    by_task: Mapping[str, float]
+    tokens: float               # of all training episodes, prompts and replies included
+    sampled: float              # of these, sampled by the policy
+    seconds: float              # in updates: without starting up, cold start and evaluation
+
+
+def read(study: Study) -> list[Run]:
+    """Every run of the study, started or not."""
+    return [_read(study, cell) for cell in cells(study)]
+
+
+def _read(study: Study, cell: Cell) -> Run:
+    folder, how_far = folder_of(study, cell), progress(study, cell)
+    lines, times = (read_steps(folder / name) if (folder / name).exists() else [] for name in ("metrics.jsonl", "timings.jsonl"))
+    sealed = {line["step"]: line for line in read_lines(sealed_file(folder))} if sealed_file(folder).exists() else {}
+    last = sealed.get(study.updates, {}) if how_far.finished else {}
+    value = lambda line, *names: _product(line.get(f"rollout/{name}") for name in ("episodes", *names))
+    return Run(
+        cell, how_far.updates, how_far.finished, "" if how_far.finished else last_line(folder.with_name(f"{cell.seed}.log")),
+        sealed.get(0, {}).get("score", float("nan")), last.get("score", float("nan")),
+        last.get("by_task") or ({"all": last["score"]} if last else {}),
+        sum(value(line, "tokens_mean") for line in lines),
+        sum(value(line, "turns_mean", "action_tokens_mean") for line in lines),
+        sum(line.get(name) or 0.0 for line in times for name in ("rollout_s", "annotate_s", "update_s")))
+
+
+def _product(values: Any) -> float:
+    """Of numbers; 0 where one is missing."""
+    result = 1.0
+    for value in values:
+        result *= value or 0.0
+    return result
+
+
+class Line(NamedTuple):
+    """One method on one environment, over its finished runs."""
+
+    environment: str
+    method: str
+    runs: int
+    start: float
+    score: Interval
+    difference: Difference | None   # to the baseline; None for itself
+    updates: float                  # means over runs
+    tokens: float
+    sampled: float
+
+
+class Overall(NamedTuple):
+    """One method on all environments."""
+
+    method: str
+    runs: int
+    middle: Interval                # interquartile mean
+    improvement: Interval | None    # probability of improvement over the baseline; None for itself
+
+
+class Summary(NamedTuple):
+    """What the page shows; nothing of it depends on when and how often the study was stopped."""
+
+    lines: list[Line]
+    overall: list[Overall]
+
+
+def summarise(study: Study, runs: Sequence[Run]) -> Summary:
+    """Statistics of the finished runs."""
+    done = [run for run in runs if run.finished]
+
+    def of(environment: str, method: str) -> list[Run]:
+        return [run for run in done if run.cell[:2] == (environment, method)]
+
+    def tasks(environment: str, method: str) -> dict[int, Mapping[str, float]]:
+        return {run.cell.seed: run.by_task for run in of(environment, method)}
+
+    lines = []
+    for environment in study.environments:
+        for method in study.methods:
+            chosen = of(environment, method)
+            if chosen:
+                lines.append(Line(
+                    environment, method, len(chosen), _mean([run.start for run in chosen]),
+                    nested([list(run.by_task.values()) for run in chosen]),
+                    None if method == study.baseline else
+                    paired_by_seed(tasks(environment, study.baseline), tasks(environment, method)),
+                    *(_mean([getattr(run, name) for run in chosen]) for name in ("updates", "tokens", "sampled"))))
+    scores = {method: {environment: [run.score for run in of(environment, method)] for environment in study.environments}
+              for method in study.methods}
+    overall = [Overall(method, sum(map(len, values.values())), interquartile_mean(values), None if method == study.baseline else
+                       probability_of_improvement(values, scores[study.baseline]))
+               for method, values in scores.items() if any(values.values())]
+    return Summary(lines, overall)
+
+
+def write_page(study: Study, source: str) -> Path:
+    """Writes study.html, study.json and plots/*.png into the study's folder; returns the page.
+
+    Args:
+      source: text of the study file, shown at the end.
+    """
+    runs = read(study)
+    summary = summarise(study, runs)
+    study.folder.mkdir(parents=True, exist_ok=True)
+    record = {"study": study.name, "baseline": study.baseline, "updates": study.updates, "seeds": study.seeds,
+              "unfinished": [str(run.cell) for run in runs if not run.finished],
+              "lines": [_named(line) for line in summary.lines], "overall": [_named(one) for one in summary.overall]}
+    write_atomic(study.folder / "study.json", json.dumps(plain(record), indent=1) + "\n")
+    pictures = _pictures(study, runs, summary)
+    head = tag("head", tag("meta", charset="utf-8"), tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+               tag("meta", http_equiv="Content-Security-Policy", content=POLICY), tag("title", f"{study.name}: study"), style(),
+               Html("<style>img { max-width: 100%; background: #fff; border-radius: 10px; }</style>"))
+    text = "<!doctype html>\n" + tag("html", head, tag("body", *_body(study, source, runs, summary, pictures)), lang="en") + "\n"
+    write_atomic(study.folder / "study.html", text)
+    return study.folder / "study.html"
+
+
+def _named(value: Any) -> Any:
+    """Nested NamedTuples as dicts."""
+    return {name: _named(item) for name, item in value._asdict().items()} if hasattr(value, "_asdict") else value
+
+
+def _pictures(study: Study, runs: Sequence[Run], summary: Summary) -> dict[str, Path]:
+    """PNG files by what they show."""
+    made, plots = {}, study.folder / "plots"
+    curves: dict[str, dict[str, list[Path]]] = {}
+    for run in runs:
+        if run.updates:
+            curves.setdefault(run.cell.environment, {}).setdefault(run.cell.method, []).append(folder_of(study, run.cell))
+    if curves:
+        made["curves"] = plot_runs({name: {method: groups[method] for method in study.methods if method in groups}
+                                    for name, groups in curves.items()}, CURVE, plots / "curves.png")
+    panels: dict[str, dict[str, Interval]] = {}
+    gains: dict[str, dict[str, Interval]] = {}
+    for line in summary.lines:
+        panels.setdefault(line.environment, {})[line.method] = line.score
+        if line.difference is not None and line.difference.seeds:
+            gains.setdefault(line.environment, {})[line.method] = line.difference.drawn
+    if panels:
+        made["scores"] = whiskers(panels, "held-out score", plots / "scores.png")
+    if gains:
+        made["differences"] = whiskers(gains, f"difference to {study.baseline}", plots / "differences.png", line=0.0)
+    chances = {one.method: one.improvement for one in summary.overall if one.improvement is not None}
+    if chances:
+        made["overall"] = whiskers({"interquartile mean, all environments": {one.method: one.middle for one in summary.overall}},
+                                   "held-out score", plots / "overall.png")
+        made["chances"] = whiskers({f"P(better than {study.baseline})": chances}, "probability", plots / "chances.png", line=0.5)
+    return made
+
+
+def _body(study: Study, source: str, runs: Sequence[Run], summary: Summary, pictures: Mapping[str, Path]) -> list[Html]:
+    shown = {name: tag("img", src="data:image/png;base64," + base64.b64encode(path.read_bytes()).decode(), alt=name)
+             for name, path in pictures.items()}
+    done = sum(run.finished for run in runs)
+    facts = [f"{count(len(study.methods), 'method')} on {count(len(study.environments), 'environment')}",
+             f"seeds {', '.join(map(str, study.seeds))}", f"{count(study.updates, 'update')} a run",
+             f"baseline {study.baseline}", f"{done} of {count(len(runs), 'run')} finished"]
+    overall = [(one.method, str(one.runs), _cell(one.middle), "baseline" if one.improvement is None else _cell(one.improvement))
+               for one in summary.overall]
+    return [
+        tag("h1", study.name), tag("p", " · ".join(facts), class_="dim"),
+        tag("h2", "All environments together"),
+        table(("method", "runs", "interquartile mean of held-out scores", f"P(better than {study.baseline})"), overall),
+        *(shown[name] for name in ("overall", "chances") if name in shown),
+        note("Interquartile mean and probability of improvement as in Agarwal et al. 2021 (rliable), with 95 % bootstrap "
+             "intervals, runs drawn within each environment. A probability of 0.5 means no difference."),
+        tag("h2", "Learning curves"), *_one(shown, "curves"),
+        note(f"{CURVE} of the training episodes; the band is the 95 % interval of the mean over seeds by Student's t, and may "
+             f"leave the picture."),
+        tag("h2", "Final scores on held-out tasks"), *_one(shown, "scores"), *_one(shown, "differences"),
+        table(("environment", "method", "runs", "before", "after", f"difference to {study.baseline}", "by Student's t",
+               "seeds in which it is higher"), [_score_row(line) for line in summary.lines]),
+        note("After: mean over seeds and tasks. Intervals are 95 %; the bootstrap draws seeds, then tasks within each. Differences "
+             "are paired by seed and task: all methods of a seed begin with the same weights and play the same tasks."),
+        tag("h2", "What a run used"), _costs(summary, runs),
+        note("Means over finished runs. Tokens are those of the training episodes. Time is that of collecting and learning on "
+             "the machine at hand, without starting up, cold start and evaluation; it is not comparable between machines."),
+        tag("h2", "What this shows and what it does not"), *map(note, _caveats(study, summary)),
+        tag("h2", "Runs"),
+        table(("environment", "method", "seed", "updates", "held-out score", "state"), [
+            (*map(str, run.cell), str(run.updates), number(run.score), "finished" if run.finished else
+             (f"stopped or failed: {run.said}" if run.updates or run.said else "not started")) for run in runs]),
+        folded("The study file", tag("pre", source))]
+
+
+def _one(shown: Mapping[str, Html], name: str) -> list[Html]:
+    return [shown[name]] if name in shown else [note("No run has got this far.")]
+
+
+def _cell(one: Interval, sign: str = "") -> str:
+    return f"{one.mean:{sign}.3f} ({one.low:{sign}.3f} to {one.high:{sign}.3f})"
+
+
+def _score_row(line: Line) -> tuple[str, ...]:
+    gain = line.difference
+    pairs = ("baseline", "", "") if gain is None else ("no pair yet", "", "") if not gain.seeds else (
+        _cell(gain.drawn, "+"), _cell(gain.student, "+") if gain.seeds > 1 else "one seed", f"{gain.higher} of {gain.seeds}")
+    return (line.environment, line.method, str(line.runs), number(line.start), _cell(line.score), *pairs)
+
+
+def _costs(summary: Summary, runs: Sequence[Run]) -> Html:
+    minutes = {(line.environment, line.method): _mean([run.seconds / 60 for run in runs if run.finished and
+                                                       run.cell[:2] == (line.environment, line.method)]) for line in summary.lines}
+    return table(("environment", "method", "updates", "tokens", "sampled tokens", "minutes"), [
+        (line.environment, line.method, number(line.updates), number(round(line.tokens)), number(round(line.sampled)),
+         f"{minutes[line.environment, line.method]:.1f}") for line in summary.lines])
+
+
+def _caveats(study: Study, summary: Summary) -> list[str]:
+    """What a reader has to know, by the numbers of this study."""
+    comparisons = [line for line in summary.lines if line.difference is not None and line.difference.seeds]
+    clear = [line for line in comparisons if line.difference.seeds > 1 and
+             (line.difference.student.low > 0 or line.difference.student.high < 0)]
+    said = [f"Of {count(len(comparisons), 'difference')}, {len(clear)} lie clear of zero by Student's t"
+            + (": " + ", ".join(f"{line.method} on {line.environment} ({line.difference.student.mean:+.3f})" for line in clear)
+               if clear else "") + ". No correction was made for looking at several: about one in twenty would by chance."]
+    if len(study.seeds) < FEW_SEEDS:
+        said.append(f"{count(len(study.seeds), 'seed')} a method: bootstrap intervals over so few are too narrow; trust Student's "
+                    f"t, and take more seeds before you conclude that there is no difference.")
+    return said + [f"It holds for this model, these tasks and {count(study.updates, 'update')} with the settings below; no "
+                   f"method was tuned by this study, so a method that needs other settings is shown below its best."]
+
+
+def overall_table(study: Study, summary: Summary) -> Table:
+    """The summary for a terminal."""
+    shown = Table(title=f"{study.name}: held-out score after {count(study.updates, 'update')}, 95 % intervals")
+    for column in ("environment", "method", "runs", "score", f"difference to {study.baseline}", "Student's t"):
+        shown.add_column(column)
+    for line in summary.lines:
+        environment, method, runs, _, score, gain, by_student, _ = _score_row(line)
+        shown.add_row(environment, method, runs, score, gain, by_student)
+    for one in summary.overall:
+        shown.add_row("all", one.method, str(one.runs), f"{_cell(one.middle)} IQM",
+                      "baseline" if one.improvement is None else f"better with probability {_cell(one.improvement)}", "")
+    return shown
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if len(values) else float("nan")

@@ -1,0 +1,297 @@
+"""Studies: methods x environments x seeds under one budget, every run a child process that can be stopped at any moment.
+
+    <root>/<study>/<environment>/<method>/<seed>/       the run folder; <seed>.py and <seed>.log beside it
+    <root>/<study>/<environment>/<method>/sealed/<seed>/eval.jsonl
+    <root>/<study>/study.html  study.json  plots/*.png  the page, by report/study.py
+
+A study file is Python: `study() -> Study`. What is finished is not run again; what was stopped goes on.
+"""
+
+import ast
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any, Iterator, NamedTuple
+
+import tyro
+
+from eau_jax import start
+from eau_jax.config import Config, ConfigError, Part, knob_tree
+from eau_jax.config_file import describe, replace
+from eau_jax.core import knobs as knob
+from eau_jax.core.records import RunFolder, RunFolderError, read_lines
+from eau_jax.eval.held_out import sealed_file
+from eau_jax.folder import same
+from eau_jax.progress import Watch
+
+SHARED = ("model", "cold_start", "sft.jsonl")   # what runs of one start copy from each other, in this order
+LOOK_S = 0.5                                    # seconds between two looks at a child's records
+CHILD = "from eau_jax.study import child; child()"
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """What is compared. Its folder is <root>/<name>."""
+
+    name: str
+    """folder of the study below `root`"""
+    environments: Part
+    """{name: Config}: what every method starts from; its name, root, seed and learn.steps are the study's to set"""
+    methods: Part
+    """{name: function of a Config that returns the method's}"""
+    baseline: str
+    """the method that the others are compared with"""
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = (0, 1, 2, 3, 4)
+    """one run of each method on each environment for every seed; a seed decides tasks, first weights and all draws"""
+    updates: int = 25
+    """budget of a run"""
+    root: str = "runs/studies"
+    """folder of all studies"""
+
+    def __post_init__(self):
+        if not self.environments or not self.methods:
+            raise ConfigError("a study needs at least one environment and one method; give environments={name: Config} and "
+                              "methods={name: function of a Config}")
+        for what, names in (("name", [self.name]), ("environment", self.environments), ("method", self.methods)):
+            for name in names:
+                if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) or name == "sealed":
+                    raise ConfigError(f"{what} {name!r} cannot be a folder; allowed: letters, digits and _ . + -")
+        if self.baseline not in self.methods:
+            raise ConfigError(f"baseline = {self.baseline!r} is none of the methods{knob.nearest(self.baseline, self.methods)}")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            raise ConfigError(f"seeds = {self.seeds}; give at least one, 0 or more, none of them twice")
+        if self.updates < 1:
+            raise ConfigError(f"updates = {self.updates} is out of range; allowed: 1 or more")
+        for name, config in self.environments.items():
+            if not isinstance(config, Config):
+                raise ConfigError(f"environment {name!r} is a {type(config).__name__}; it must be a Config")
+        for run in cells(self):
+            if run.seed == self.seeds[0]:
+                configured(self, run.environment, run.method, run.seed)
+
+    @property
+    def folder(self) -> Path:
+        """Of the study."""
+        return Path(self.root) / self.name
+
+
+class Cell(NamedTuple):
+    """One run of a study."""
+
+    environment: str
+    method: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.environment} {self.method} seed {self.seed}"
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    updates: int      # recorded
+    finished: bool    # scored on the held-out tasks after the last one
+
+
+def cells(study: Study) -> Iterator[Cell]:
+    """Every run: all methods of one environment and seed, then the next, so that a study cut short is balanced."""
+    for seed in study.seeds:
+        for environment in study.environments:
+            for method in study.methods:
+                yield Cell(environment, method, seed)
+
+
+def folder_of(study: Study, cell: Cell) -> Path:
+    """The run folder."""
+    return study.folder / cell.environment / cell.method / str(cell.seed)
+
+
+def configured(study: Study, environment: str, method: str, seed: int) -> Config:
+    """The config of one run.
+
+    Raises:
+      ConfigError: when the method gives none, or one that cannot be run.
+    """
+    try:
+        config = study.methods[method](study.environments[environment])
+    except Exception as error:  # whatever the user's own function raises
+        raise ConfigError(f"method {method!r} on {environment!r}: {type(error).__name__}: {error}") from error
+    if not isinstance(config, Config):
+        raise ConfigError(f"method {method!r} on {environment!r} gave a {type(config).__name__}; it must return a Config")
+    home = study.folder / environment / method
+    config = replace(config, {"root": str(home), "name": str(seed), "seed": seed, "learn.steps": study.updates})
+    try:
+        knob_tree(config)
+    except ValueError as error:
+        raise ConfigError(f"method {method!r} on {environment!r}: {error}") from None
+    return config
+
+
+def progress(study: Study, cell: Cell) -> Progress:
+    """Read from the run's records."""
+    metrics, sealed = folder_of(study, cell) / "metrics.jsonl", sealed_file(folder_of(study, cell))
+    done = sum(1 for _ in read_lines(metrics)) if metrics.exists() else 0
+    scored = sealed.exists() and any(line["step"] == study.updates for line in read_lines(sealed))
+    return Progress(done, done >= study.updates and scored)
+
+
+def run_missing(study: Study, source: str, watch: Watch) -> list[Cell]:
+    """Runs what is missing, one run after the other; one that fails is left and the others go on.
+
+    Args:
+      source: Python text of the study file, with `placed`.
+
+    Returns:
+      The runs that failed.
+
+    Raises:
+      RunFolderError: when a run in the study's folder is of another config or longer than the budget; nothing is run then.
+    """
+    with RunFolder(study.folder):
+        everything = list(cells(study))
+        for cell in everything:
+            folder = folder_of(study, cell)
+            same(folder, configured(study, *cell))
+            if (done := progress(study, cell).updates) > study.updates:
+                raise RunFolderError(f"{folder} has {done} updates, more than the study's budget of {study.updates}; give "
+                                     f"--updates {done}, or choose another --name")
+        failed, finished = [], sum(progress(study, cell).finished for cell in everything)
+        if finished:
+            watch.say(f"{finished} of {len(everything)} runs are finished already")
+        for number, cell in enumerate(everything, start=1):
+            watch.at("runs", number - 1, len(everything))
+            if not progress(study, cell).finished:
+                failed += [] if _run(study, cell, source, watch, f"{number}/{len(everything)}") else [cell]
+        watch.at("runs", len(everything), len(everything))
+        return failed
+
+
+def _run(study: Study, cell: Cell, source: str, watch: Watch, place: str) -> bool:
+    """One run, or what is left of it, in a process of its own. Returns whether it is finished."""
+    folder, began = folder_of(study, cell), time.perf_counter()
+    copy_start(study, cell)
+    _share_compiled(study, folder.parent)
+    file, log = folder.with_name(f"{cell.seed}.py"), folder.with_name(f"{cell.seed}.log")
+    file.write_text(source_of(study, cell, source), encoding="utf-8")
+    with open(log, "a", encoding="utf-8") as output:
+        process = subprocess.Popen([sys.executable, "-c", CHILD, str(file)], stdin=subprocess.PIPE, stdout=output,
+                                   stderr=subprocess.STDOUT)
+        try:
+            while True:
+                try:
+                    process.wait(LOOK_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    watch.at(str(cell), min(progress(study, cell).updates, study.updates - 1), study.updates)
+        finally:
+            process.stdin.close()  # which ends a child that is still there
+            process.wait()
+    watch.at(str(cell), study.updates, study.updates)
+    if process.returncode or not progress(study, cell).finished:
+        watch.say(f"{place}  {cell}  failed (exit status {process.returncode}): {last_line(log)}")
+        return False
+    score = [line["score"] for line in read_lines(sealed_file(folder)) if line["step"] == study.updates][-1]
+    watch.say(f"{place}  {cell}  held-out score {score:.3f}  {(time.perf_counter() - began) / 60:.1f} min")
+    return True
+
+
+def child() -> None:
+    """What a run's process does: train the config that its argument names, and end when the study does."""
+    def end_with_the_study() -> None:
+        while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
+            pass
+        os._exit(1)  # at once: a run that is cut off at any moment goes on to the bit
+
+    from eau_jax.cli import main
+
+    threading.Thread(target=end_with_the_study, daemon=True).start()
+    main(["train", sys.argv[1], "--resume"])
+
+
+def copy_start(study: Study, cell: Cell) -> None:
+    """Copies model and cold start from a run of the same seed and environment whose config makes the same ones."""
+    folder, wanted = folder_of(study, cell), _start_of(configured(study, *cell))
+    for method in study.methods:
+        twin = cell._replace(method=method)
+        if method == cell.method or _start_of(configured(study, *twin)) != wanted:
+            continue
+        for name in SHARED:
+            there, here = folder_of(study, twin) / name, folder / name
+            if here.exists() or not there.exists() or (name == "sft.jsonl" and not (folder / "cold_start").exists()):
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            if there.is_dir():
+                start.whole(here, lambda path: shutil.copytree(there, path, dirs_exist_ok=True))
+            else:
+                shutil.copyfile(there, here)
+
+
+def _start_of(config: Config) -> str:
+    """All settings but those that only the updates read: two configs of one text begin with the same weights."""
+    described = describe(config)
+    for name in ("root", "algorithm", "eval", "checkpoint", "swaps"):
+        del described[name]
+    del described["learn"]["steps"], described["learn"]["critic_updates"], described["learn"]["critic_warmup"]
+    del described["learn"]["epochs"], described["learn"]["minibatches"]
+    for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries"):
+        del described["rollout"][name]
+    described["knobs"] = {path: value for path, value in described["knobs"].items()
+                          if not path.startswith("rl.") or path.startswith("rl.policy_optimizer.")}
+    described["knobs"].pop("rl.policy_optimizer.learning_rate", None)  # the cold start has its own
+    return json.dumps(described, sort_keys=True, default=str)
+
+
+def _share_compiled(study: Study, home: Path) -> None:
+    """All runs of a study keep what they compiled in one place."""
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / ".jax_cache").exists():
+        (study.folder / ".jax_cache").mkdir(exist_ok=True)
+        (home / ".jax_cache").symlink_to((study.folder / ".jax_cache").resolve(), target_is_directory=True)
+
+
+def placed(path: str) -> str:
+    """Text of a study file that runs anywhere: names that it takes from `__file__` are looked up where it was."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    future = [node.end_lineno for node in ast.parse("\n".join(lines)).body
+              if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    at = max(future, default=0)
+    return "\n".join([*lines[:at], f"__file__ = {str(Path(path).resolve())!r}", *lines[at:], ""])
+
+
+def source_of(study: Study, cell: Cell, source: str) -> str:
+    """Text of a config file that gives one run: the study's own, then which run it is."""
+    plain = {field.name: getattr(study, field.name) for field in dataclasses.fields(study)
+             if field.name in ("name", "root", "seeds", "updates", "baseline")}
+    return (f"{source}\n\n# Appended by eau-jax: one run of the study above.\n"
+            f"from dataclasses import replace as _replace\n\nfrom eau_jax.study import configured as _configured\n\n\n"
+            f"def config():\n    return _configured(_replace(study(), **{plain!r}), *{tuple(cell)!r})\n")
+
+
+def last_line(file: Path) -> str:
+    """Of a log; empty where there is none."""
+    lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def parse(path: str, study: Study, arguments: list[str]) -> tuple[Study, Any]:
+    """The study with what the command line changes, and how it is launched."""
+    All = dataclasses.make_dataclass("All", [("study", Annotated[Study, tyro.conf.arg(name="")]),
+                                             ("launch", Annotated[Launch, tyro.conf.arg(name="")])], frozen=True)
+    given = tyro.cli(All, prog=f"eau-jax compare-methods {path}", args=arguments, default=All(study, Launch()),
+                     description="Settings of a study.")
+    return given.study, given.launch
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How a study is started."""
+
+    page: bool = False
+    """run nothing: write the page of what is there"""
