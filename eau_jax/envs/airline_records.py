@@ -16,7 +16,8 @@ from eau_jax.envs.airline_tools import BAG_FEE, INSURANCE_FEE, NEW_CERTIFICATES,
 from eau_jax.envs.tau2_call import Refused, checked
 from eau_jax.envs.tau2_data import Domain
 from eau_jax.envs.tau2_database import NOTHING, Changed, Record, View, copied
-from eau_jax.envs.tau2_slice import WRITE, Memory, digest
+from eau_jax.envs.tau2_arrays import WRITE
+from eau_jax.envs.tau2_slice import Memory, digest
 from eau_jax.envs.tau2_world import Row
 
 OLD, NEW = 13, len(NEW_RESERVATIONS)         # reservations of a customer at the start; rows for new ones
@@ -40,8 +41,9 @@ class Write(enum.IntEnum):
     PEOPLE = 14          # mask: the passengers; values[1]: how many
 
 
-_CODES = {"book_reservation": Write.BOOK, "send_certificate": Write.CERTIFY, "cancel_reservation": Write.CANCEL, "update_reservation_baggages": Write.BAGS,
-          "update_reservation_flights": Write.FLIGHTS, "update_reservation_passengers": Write.PEOPLE}
+_CODES = {"book_reservation": Write.BOOK, "send_certificate": Write.CERTIFY, "cancel_reservation": Write.CANCEL,
+          "update_reservation_baggages": Write.BAGS, "update_reservation_flights": Write.FLIGHTS,
+          "update_reservation_passengers": Write.PEOPLE}
 
 
 @struct.dataclass(kw_only=True)
@@ -73,17 +75,17 @@ class Fixed:
 
 @struct.dataclass(kw_only=True)
 class Records:
-    """R = OLD + NEW rows."""
+    """R = OLD + NEW rows. Short integers: the state is what a step of thousands of conversations moves through memory."""
 
-    cabin: Array        # [R] i32
-    legs: Array         # [R, LEGS] i32
-    price: Array        # [R, LEGS] i32 dollars paid for each
+    cabin: Array        # [R] i8
+    legs: Array         # [R, LEGS] i16
+    price: Array        # [R, LEGS] i16 dollars paid for each
     people: Array       # [R] i32: digest of the passengers
     count: Array        # [R] i32: how many
     bags: Array         # [R] i32
     paid_bags: Array    # [R] i32
     cancelled: Array    # [R] bool
-    method: Array       # [R, PAYMENTS] i32: the payment history
+    method: Array       # [R, PAYMENTS] i8: the payment history
     dollars: Array      # [R, PAYMENTS] i32
     held: Array         # [METHODS + CERTIFICATES] bool: payment methods that the customer has
     worth: Array        # [METHODS + CERTIFICATES] i32 dollars
@@ -124,7 +126,8 @@ def gold_bookings(domain: Domain, here: Row, legs: Mapping[tuple[str, str], int]
 
 def _fresh(outside: Changed, user_id: str) -> list[str]:
     """The ids that new reservations of the slice get, in this order: those that other customers have not taken."""
-    return [key for key in NEW_RESERVATIONS if outside.get(("reservations", key), {"user_id": user_id})["user_id"] == user_id]
+    taken = {key: record["user_id"] for (table, key), record in outside.items() if table == "reservations"}
+    return [key for key in NEW_RESERVATIONS if taken.get(key, user_id) == user_id]
 
 
 def _key(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,10 +166,10 @@ def packed(domain: Domain, here: Row, at: Records, name: str, args: Args, outsid
         return code, args["amount"], ()
     fresh = _fresh(outside, user_id)
     if code is Write.BOOK:
-        which = next((place for place, each in enumerate(gold_bookings(domain, here, legs)) if _key(each) == _key(args)), None)
-        if which is None or np.sum(np.asarray(at.booked) != NONE) >= len(fresh):
+        known = [_key(each) for each in gold_bookings(domain, here, legs)]
+        if _key(args) not in known or np.sum(np.asarray(at.booked) != NONE) >= len(fresh):
             return None
-        return code, people.keep(args["passengers"], args["passengers"]), (which, args["total_baggages"])
+        return code, people.keep(args["passengers"], args["passengers"]), (known.index(_key(args)), args["total_baggages"])
     rows = {key: place for place, key in enumerate(user["reservations"])}
     rows |= {key: OLD + place for place, key in enumerate(fresh)}
     row = rows.get(args["reservation_id"])
@@ -195,18 +198,20 @@ def arrays(domain: Domain, here: Row, legs: Mapping[tuple[str, str], int]) -> tu
     own = [base["reservations"][key] for key in old]
     if (len(old) > OLD or len(methods) > METHODS + CERTIFICATES or len(bookings) > BOOKINGS or here.start.changed != NOTHING
             or any(len(each["flights"]) > LEGS or len(each["payment_history"]) > PAYMENTS for each in own)):
-        raise ValueError(f"task {here.task.id!r}: expected at most {OLD} reservations of {LEGS} flights, {METHODS} payment methods "
-                         f"and {BOOKINGS} bookings, and no set-up of records; play it in tau2_world")
-    room = lambda *shape, fill=0: np.full(shape, fill, np.int32)
-    booking = Booking(legs=room(BOOKINGS, LEGS, fill=NONE), cabin=room(BOOKINGS), count=room(BOOKINGS), paid_bags=room(BOOKINGS),
-                      method=room(BOOKINGS, PAYMENTS, fill=NONE), dollars=room(BOOKINGS, PAYMENTS))
+        raise ValueError(f"task {here.task.id!r}: expected at most {OLD} reservations of {LEGS} flights, {METHODS} payment "
+                         f"methods and {BOOKINGS} bookings, and no set-up of records; play it in tau2_world")
+    room = lambda *shape, fill=0, of=np.int32: np.full(shape, fill, of)
+    booking = Booking(
+        legs=room(BOOKINGS, LEGS, fill=NONE), cabin=room(BOOKINGS), count=room(BOOKINGS), paid_bags=room(BOOKINGS),
+        method=room(BOOKINGS, PAYMENTS, fill=NONE), dollars=room(BOOKINGS, PAYMENTS))
     for place, args in enumerate(bookings):
         _fill(booking, place, args, args["payment_methods"], legs, methods)
         booking.count[place], booking.paid_bags[place] = len(args["passengers"]), args["nonfree_baggages"]
     rows, ways = OLD + NEW, METHODS + CERTIFICATES
     at = Records(
-        cabin=room(rows), legs=room(rows, LEGS, fill=NONE), price=room(rows, LEGS), people=room(rows), count=room(rows),
-        bags=room(rows), paid_bags=room(rows), cancelled=np.zeros(rows, bool), method=room(rows, PAYMENTS, fill=NONE),
+        cabin=room(rows, of=np.int8), legs=room(rows, LEGS, fill=NONE, of=np.int16), price=room(rows, LEGS, of=np.int16),
+        people=room(rows), count=room(rows), bags=room(rows), paid_bags=room(rows), cancelled=np.zeros(rows, bool),
+        method=room(rows, PAYMENTS, fill=NONE, of=np.int8),
         dollars=room(rows, PAYMENTS), held=np.zeros(ways, bool), worth=room(ways), booked=room(NEW, fill=NONE))
     for row, each in enumerate(own):
         _fill(at, row, each, each["payment_history"], legs, methods)

@@ -4,8 +4,9 @@ What the slice holds is in `airline_records`. Seats are taken by bookings alone;
 bookings made.
 """
 
-from typing import Any, Mapping, NamedTuple
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from eau_jax.core.part import Act, Env
@@ -15,9 +16,10 @@ from eau_jax.envs.airline_records import (
     BOOKINGS, CABINS, CERTIFICATE, CERTIFICATES, CREDIT, GIFT, LEG_BITS, METHODS, NEW, NONE, OLD, PAYMENTS, Booking, Fixed,
     Records, Shared, Write, arrays, gold_bookings, output, packed, shared)
 from eau_jax.envs.airline_tools import BAG_FEE, Args
+from eau_jax.envs.tau2_arrays import WRITE
 from eau_jax.envs.tau2_data import Domain
 from eau_jax.envs.tau2_database import Changed
-from eau_jax.envs.tau2_slice import WRITE, Memory, Slice, sliced
+from eau_jax.envs.tau2_slice import Memory, Slice, sliced
 from eau_jax.envs.tau2_world import Knobs, Row
 
 
@@ -102,7 +104,7 @@ def write(table: Shared, fixed: Fixed, at: Records, knobs: Knobs, act: Act) -> t
         dollars=put(at.dollars, books | cancels | charged, jnp.where(books, booking.dollars, dollars)[None]),
         held=at.held & ~(books & (kind == CERTIFICATE) & uses.any(1)) | sent, worth=jnp.where(sent, act.mask, worth),
         booked=jnp.where(books & (jnp.arange(NEW) == slot), which, at.booked))
-    return after, failed
+    return jax.tree.map(lambda old, new: new.astype(old.dtype), at, after), failed
 
 
 def _read(table: Shared, fixed: Fixed, at: Records, act: Act, row: Array, booking: Booking, count: Array) -> _Legs:
@@ -114,7 +116,7 @@ def _read(table: Shared, fixed: Fixed, at: Records, act: Act, row: Array, bookin
     cabin = jnp.where(books, booking.cabin, value[0] >> 4)
     used, leg = legs != NONE, jnp.clip(legs, 0, table.open.shape[0] - 1)
     cabin = jnp.clip(cabin, 0, len(CABINS) - 1)
-    old, paid = at.legs[row], at.price[row]
+    old, paid = at.legs[row], at.price[row].astype(jnp.int32)
     alike = (legs[:, None] == old[None]) & used[:, None] & ~books & (at.cabin[row] == cabin)
     kept = alike.any(1)
     made = jnp.maximum(at.booked, 0)

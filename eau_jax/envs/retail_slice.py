@@ -16,9 +16,10 @@ from flax import struct
 from eau_jax.core.part import Act, Env
 from eau_jax.core.types import Array
 from eau_jax.envs.retail_tools import ADDRESS, REASONS, Args
+from eau_jax.envs.tau2_arrays import WRITE
 from eau_jax.envs.tau2_data import Domain
 from eau_jax.envs.tau2_database import NOTHING, Changed, Record, View, copied
-from eau_jax.envs.tau2_slice import WRITE, Memory, Slice, digest, sliced
+from eau_jax.envs.tau2_slice import Memory, Slice, digest, sliced
 from eau_jax.envs.tau2_world import Knobs, Row
 
 ORDERS, ITEMS, METHODS, VARIANTS = 9, 5, 4, 20    # of a customer, an order, a customer, a product
