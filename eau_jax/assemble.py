@@ -1,16 +1,18 @@
 """Parts from a config: tasks, simulators, model, learner, sampler. They meet here and in `train.py` only."""
 
+import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from eau_jax.algorithms import infopo
 from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.core import knobs as knob
 from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import HeldOutTask, Task
 from eau_jax.journal import Generation
-from eau_jax.learner.parts import Learner
+from eau_jax.learner.parts import Feedback, Learner
 from eau_jax.models.config import ModelConfig
 from eau_jax.rollout import template, tokenizer
 from eau_jax.rollout.episode import Budgets
@@ -46,9 +48,19 @@ def assemble(config: Config, folder: Path, model: ModelConfig) -> Parts:
                       agent_seconds=config.rollout.deadline_s, user_seconds=config.rollout.deadline_s)
     engine = JaxEngine(model, slots=config.rollout.slots, length=config.rollout.max_tokens, top_p=config.rollout.top_p,
                        top_k=config.rollout.top_k)
-    return Parts(config, folder, model, chat, learner(config, model), engine,
+    made = learner(config, model)
+    if made.advantage.needs_gain:
+        made = dataclasses.replace(made, feedback=feedback(chat))
+    return Parts(config, folder, model, chat, made, engine,
                  simulator(config.env, config.user, tasks(config, "train"), config.judge),
                  simulator(config.env, config.user, tasks(config, "test"), config.judge), budgets, first_generation(config))
+
+
+def feedback(chat: template.Chat) -> Feedback:
+    """What an answer looks like in this chat format, from users and tools, after an action that ended itself or was cut."""
+    actions = np.array(chat.stop_ids[:1], np.int32), np.zeros(0, np.int32)
+    glue = [tuple(chat.reply("", role, action).tolist()) for role in ("user", "tool") for action in actions]
+    return Feedback(tuple(glue), tuple(chat.write(infopo.PLACEHOLDER)[:-1].tolist()))
 
 
 def learner(config: Config, model: ModelConfig) -> Learner:
@@ -56,7 +68,7 @@ def learner(config: Config, model: ModelConfig) -> Learner:
     part, turns = config.algorithm, knob.specs({"env": config.env.knobs})["env.max_turns"].high
     return Learner(
         model=model, advantage=part.advantage, critic=part.critic, view=part.view, normalise=part.normalise,
-        reduction=part.reduction, correction=part.correction, kl=part.kl,
+        reduction=part.reduction, policy_loss=part.policy_loss, correction=part.correction, kl=part.kl,
         mesh=make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor),
         tasks=config.rollout.tasks, group=config.rollout.group, tokens=config.rollout.max_tokens, actions=int(turns),
         row_width=config.rollout.max_tokens, micro_rows=config.learn.rows, epochs=config.learn.epochs,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Mapping
 
 import tyro
 
-from eau_jax.algorithms import correction, gae, reduction, view, whiten
+from eau_jax.algorithms import correction, gae, loss, reduction, view, whiten
 from eau_jax.core import batching, knobs as knob
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
@@ -105,6 +105,8 @@ class Algorithm:
     """advantage normalisation over the global batch"""
     reduction: Part = reduction.token_mean
     """weight of each action token in the loss"""
+    policy_loss: Part = loss.token_ratio
+    """what the policy descends: token_ratio (PPO's), turn_ratio, sequence_ratio, sapo or dis"""
     kl: Part = None
     """KL estimator in the loss against the frozen starting policy; None: no reference policy is kept"""
     correction: Part = correction.truncated

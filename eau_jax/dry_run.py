@@ -82,7 +82,8 @@ def _cache(config: Config, model: ModelConfig, made: Learner) -> int:
 def _pass(made: Learner, phase: Phase, config: Config) -> int:
     """Gradients and temporaries of one micro-batch, as the compiler counts them."""
     shape = (made.micro_rows, made.row_width)
-    kinds = {"tokens": np.int32, "positions": np.int32, "segment_ids": np.int32, "mask": bool, "value_mask": bool}
+    kinds = {"tokens": np.int32, "positions": np.int32, "segment_ids": np.int32, "action_ids": np.int32,
+             "mask": bool, "value_mask": bool}
     place = by_row(made.mesh)
     rows = Rows(**{name: jax.ShapeDtypeStruct(shape, kinds.get(name, np.float32), sharding=place)
                    for name in Rows.__dataclass_fields__})

@@ -8,7 +8,7 @@ Every function takes arrays of one shape [..., T]; `mask` is True on the tokens 
 anything, NaN included: neither loss nor gradient sees them. The result is (loss f32[], {name: Mean}).
 """
 
-from typing import Callable
+from typing import Any, Callable, NamedTuple
 
 import chex
 import jax
@@ -46,6 +46,28 @@ class KlKnobs:
     coef: float = knob(0.001, 0.0, 1.0, "weight of the KL to the reference policy; 0 turns it off", trust=0.01)
 
 
+class Units(NamedTuple):
+    """What each token belongs to, for ratios over more than a token; i32, the shape of the loss's other arrays.
+
+    Along the last axis the tokens of an episode lie together, whole.
+    """
+
+    episodes: Array   # a number of its own for each episode of a row
+    actions: Array    # `action_ids`: -1 off the mask
+
+
+class PolicyLoss(NamedTuple):
+    """What the policy descends: `token_ratio` below, or a file of its own (`ratio.py`, `sapo.py`, `dis.py`).
+
+    `loss(logprobs, old_logprobs, advantages, correction, weights, mask, units, knobs) -> (f32[], {name: Mean})`: as
+    `policy_loss`, with the tokens' units.
+    """
+
+    knobs: Any        # a knob dataclass, owner "rl"
+    loss: Callable[..., tuple[Array, dict[str, Mean]]]
+    name: str
+
+
 def policy_loss(logprobs: Array, old_logprobs: Array, advantages: Array, correction: Array, weights: Array, mask: Array,
                 knobs: PolicyKnobs) -> tuple[Array, dict[str, Mean]]:
     """PPO's clipped surrogate with separate ends and a second clip for negative advantages.
@@ -64,10 +86,15 @@ def policy_loss(logprobs: Array, old_logprobs: Array, advantages: Array, correct
     Yu et al. 2025 (DAPO), arXiv:2503.14476, section 3.1 (separate ends).
     """
     chex.assert_equal_shape([logprobs, old_logprobs, advantages, correction, weights, mask])
-    log_ratio = _log_ratio(logprobs, old_logprobs, mask)
+    return clipped_surrogate(log_ratio(logprobs, old_logprobs, mask), advantages, correction, weights, mask, knobs)
+
+
+def clipped_surrogate(log_ratios: Array, advantages: Array, correction: Array, weights: Array, mask: Array,
+                      knobs: Any) -> tuple[Array, dict[str, Mean]]:
+    """The loss of `policy_loss` for given log ρ, from which the gradient comes; knobs as `PolicyKnobs`."""
     advantages = jax.lax.stop_gradient(masked(advantages, mask))
     correction = jax.lax.stop_gradient(masked(correction, mask))
-    ratio = jnp.exp(log_ratio)
+    ratio = jnp.exp(log_ratios)
     plain = -advantages * ratio
     clipped = -advantages * jnp.clip(ratio, 1 - knobs.clip_low, 1 + knobs.clip_high)
     single = jnp.maximum(plain, clipped)
@@ -77,16 +104,25 @@ def policy_loss(logprobs: Array, old_logprobs: Array, advantages: Array, correct
         "clip_fraction_high": Mean.of((clipped > plain) & (advantages > 0), mask),
         "clip_fraction_low": Mean.of((clipped > plain) & (advantages < 0), mask),
         "clip_fraction_dual": Mean.of((single > dual) & (advantages < 0), mask),
-        "approx_kl": Mean.of(-log_ratio, mask),
+        "approx_kl": Mean.of(-log_ratios, mask),
         "ratio": Mean.of(ratio, mask),
     }
-    return _weighted_sum(correction * per_token, weights, mask), metrics
+    return weighted_sum(correction * per_token, weights, mask), metrics
+
+
+def _token_ratio(logprobs: Array, old_logprobs: Array, advantages: Array, correction: Array, weights: Array, mask: Array,
+                 units: Units, knobs: PolicyKnobs) -> tuple[Array, dict[str, Mean]]:
+    del units
+    return policy_loss(logprobs, old_logprobs, advantages, correction, weights, mask, knobs)
+
+
+token_ratio = PolicyLoss(PolicyKnobs(), _token_ratio, "token_ratio")
 
 
 def entropy_loss(entropy: Array, weights: Array, mask: Array, knobs: EntropyKnobs) -> tuple[Array, dict[str, Mean]]:
     """−coef Σ weight · H, with H the entropy in nats of the distribution that the token was drawn from."""
     chex.assert_equal_shape([entropy, weights, mask])
-    return -knobs.coef * _weighted_sum(entropy, weights, mask), {"entropy": Mean.of(entropy, mask)}
+    return -knobs.coef * weighted_sum(entropy, weights, mask), {"entropy": Mean.of(entropy, mask)}
 
 
 def kl_loss(logprobs: Array, ref_logprobs: Array, weights: Array, mask: Array, estimator: Callable[[Array], Array],
@@ -96,8 +132,8 @@ def kl_loss(logprobs: Array, ref_logprobs: Array, weights: Array, mask: Array, e
     The metric is k1's mean, the unbiased one, whichever estimator is trained on.
     """
     chex.assert_equal_shape([logprobs, ref_logprobs, weights, mask])
-    delta = _log_ratio(logprobs, ref_logprobs, mask)
-    return knobs.coef * _weighted_sum(estimator(delta), weights, mask), {"kl_to_reference": Mean.of(delta, mask)}
+    delta = log_ratio(logprobs, ref_logprobs, mask)
+    return knobs.coef * weighted_sum(estimator(delta), weights, mask), {"kl_to_reference": Mean.of(delta, mask)}
 
 
 def value_loss(values: Array, old_values: Array, targets: Array, weights: Array, mask: Array,
@@ -122,13 +158,15 @@ def value_loss(values: Array, old_values: Array, targets: Array, weights: Array,
         "value_error_square": Mean.of(plain, mask),
         "value": Mean.of(values, mask),
     }
-    return _weighted_sum(0.5 * jnp.maximum(plain, clipped), weights, mask), metrics
+    return weighted_sum(0.5 * jnp.maximum(plain, clipped), weights, mask), metrics
 
 
-def _log_ratio(logprobs: Array, other: Array, mask: Array) -> Array:
+def log_ratio(logprobs: Array, other: Array, mask: Array) -> Array:
+    """clamp(log π − log π_other, ±20), 0 off the mask; the other has no gradient."""
     difference = masked(logprobs, mask) - jax.lax.stop_gradient(masked(other, mask))
     return jnp.clip(difference, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def _weighted_sum(per_token: Array, weights: Array, mask: Array) -> Array:
+def weighted_sum(per_token: Array, weights: Array, mask: Array) -> Array:
+    """Σ weight · loss over the mask, f32[]."""
     return masked_sum(masked(per_token, mask) * masked(weights, mask), mask)

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eau_jax.algorithms import estimate
+from eau_jax.algorithms import estimate, infopo
 from eau_jax.core.sharding import by_row, replicated
 from eau_jax.core.types import Array, Mean, Trajectory
 from eau_jax.learner import critic
+from eau_jax.learner.counterfactual import counterfactual_logprobs
 from eau_jax.learner.parts import Annotation, Learner, LearnerState, Rows
 from eau_jax.learner.rows import build, fit, lay_out, micro_batches, to_batch, unannotated
 
@@ -24,7 +25,8 @@ def annotate(learner: Learner, state: LearnerState, trajectory: Trajectory,
 
     Returns:
       The annotation, numpy arrays [P, G, T] of the learner's P and G, and metrics of the batch (algorithms' own, and
-      `action_tokens`, `row_use`: the share of the forward pass that was not padding).
+      `action_tokens`, `row_use`: the share of the forward pass that was not padding; `information_gain` of an answer
+      where the estimator reads it, for which every answered action is scored once more).
     """
     trajectory = fit(learner, trajectory)
     P, G, T = trajectory.tokens.shape
@@ -35,11 +37,17 @@ def annotate(learner: Learner, state: LearnerState, trajectory: Trajectory,
     parts = [_score(learner, params, part, knobs) for part in micro_batches(learner, rows)]
     logprobs, ref_logprobs, values = zip(*parts, strict=True)
     old_logprobs = to_batch(logprobs, packing, (P, G, T))
+    counterfactual, answered = None, 0
+    if learner.advantage.needs_gain:
+        counterfactual, answered = counterfactual_logprobs(learner, params["policy"], trajectory, old_logprobs,
+                                                           knobs["sampler"].temperature)
     annotation, metrics = _estimate(learner, trajectory, old_logprobs, to_batch(values, packing, (P, G, T + 1)),
-                                    to_batch(ref_logprobs, packing, (P, G, T)), knobs)
+                                    to_batch(ref_logprobs, packing, (P, G, T)), knobs, counterfactual)
     annotation, metrics = jax.device_get((annotation, metrics))
     metrics["action_tokens"] = Mean(np.float32((trajectory.action_ids >= 0).sum()), np.float32(1))
     metrics["row_use"] = Mean(np.float32(trajectory.length.sum()), np.float32(packing.rows * packing.width))
+    if learner.advantage.needs_gain:
+        metrics["information_gain"] = Mean(metrics["information_gain"].total, np.float32(answered))
     return annotation, metrics
 
 
@@ -60,10 +68,15 @@ def _score(learner: Learner, params: dict, rows: Rows, knobs: dict) -> tuple[Arr
 
 @functools.partial(jax.jit, static_argnums=0)
 def _estimate(learner: Learner, trajectory: Trajectory, old_logprobs: Array, values: Array, ref_logprobs: Array,
-              knobs: dict) -> tuple[Annotation, dict[str, Mean]]:
+              knobs: dict, counterfactual: Array | None) -> tuple[Annotation, dict[str, Mean]]:
     learner.traces["estimate"] += 1
+    gains = None
+    if counterfactual is not None:
+        gains = infopo.gains(old_logprobs, counterfactual, trajectory.action_ids, learner.actions)
     targets, metrics = estimate.targets(trajectory, old_logprobs, values, learner.advantage, learner.view,
-                                        learner.normalise, knobs["advantage"])
+                                        learner.normalise, knobs["advantage"], gains)
+    if gains is not None:
+        metrics["information_gain"] = Mean.of(gains)
     weights, more = learner.correction.weigh(old_logprobs, trajectory.sampler_logprobs, trajectory.action_ids >= 0,
                                              knobs["correction"])
     annotation = Annotation(targets=targets, ref_logprobs=ref_logprobs, correction=weights)

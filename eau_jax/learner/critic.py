@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from eau_jax.algorithms.correction import NoKnobs
-from eau_jax.algorithms.loss import entropy_loss, kl_loss, policy_loss, value_loss
+from eau_jax.algorithms.loss import Units, entropy_loss, kl_loss, value_loss
 from eau_jax.core.knobs import knob
 from eau_jax.core.types import Array, Mean
 from eau_jax.learner.parts import Critic, Learner, Phase, Rows
@@ -36,10 +36,10 @@ def logprobs(params: Any, learner: Learner, hidden: Array, rows: Rows, temperatu
 
 def policy_terms(params: Any, learner: Learner, rows: Rows, hidden: Array,
                  knobs: dict) -> tuple[Array, dict[str, Mean]]:
-    """Clipped surrogate, entropy bonus and, with a reference policy, the KL to it."""
+    """Policy loss, entropy bonus and, with a reference policy, the KL to it."""
     logp, entropy = logprobs(params, learner, hidden, rows, knobs["sampler"].temperature)
-    loss, metrics = policy_loss(logp, rows.old_logprobs, rows.advantages, rows.correction, rows.weights, rows.mask,
-                                knobs["policy_loss"])
+    loss, metrics = learner.policy_loss.loss(logp, rows.old_logprobs, rows.advantages, rows.correction, rows.weights,
+                                             rows.mask, Units(rows.segment_ids, rows.action_ids), knobs["policy_loss"])
     terms = [entropy_loss(entropy, rows.weights, rows.mask, knobs["entropy"])]
     if learner.kl is not None:
         terms.append(kl_loss(logp, rows.ref_logprobs, rows.weights, rows.mask, learner.kl, knobs["kl"]))

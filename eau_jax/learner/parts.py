@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from eau_jax.algorithms import whiten
 from eau_jax.algorithms.advantage import Advantage
 from eau_jax.algorithms.correction import Correction, truncated
+from eau_jax.algorithms.loss import PolicyLoss, token_ratio
 from eau_jax.algorithms.reduction import token_mean
 from eau_jax.algorithms.view import View, by_action
 from eau_jax.core.types import Array, Targets, TrainState
@@ -38,6 +39,7 @@ class Rows:
     tokens: Array         # i32
     positions: Array      # i32, from 0 in each episode
     segment_ids: Array    # i32, 0 on padding
+    action_ids: Array     # i32, -1 elsewhere
     mask: Array           # bool, tokens that the policy sampled
     old_logprobs: Array   # f32
     ref_logprobs: Array   # f32
@@ -57,6 +59,13 @@ class Annotation:
     targets: Targets
     ref_logprobs: Array   # f32; zeros without a reference policy
     correction: Array     # f32
+
+
+class Feedback(NamedTuple):
+    """How answers to the agent look in tokens, for estimators that need information gains."""
+
+    glue: tuple[tuple[int, ...], ...]   # observations in which nothing was said: the chat template alone
+    placeholder: tuple[int, ...]        # what stands in an answer's place
 
 
 class Phase(NamedTuple):
@@ -96,7 +105,9 @@ class Learner:
     view: View = by_action
     normalise: Callable = whiten.over_actions
     reduction: Callable = token_mean
+    policy_loss: PolicyLoss = token_ratio
     correction: Correction = truncated
+    feedback: Feedback | None = None        # needed if `advantage.needs_gain`
     kl: Callable | None = None              # estimator of the KL to a frozen reference; None: no reference is kept
     epochs: int = 1                         # passes of the policy over a batch
     minibatches: int = 1                    # optimizer steps per pass

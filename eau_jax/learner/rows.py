@@ -45,8 +45,9 @@ def build(packing: Packing, trajectory: Trajectory, annotation: Annotation, weig
     targets = annotation.targets
     ids, positions = segments(packing)
     rows = lambda values, fill=0: to_rows(np.asarray(values).reshape(len(packing.length), -1), packing, fill)
+    action_ids = rows(trajectory.action_ids, -1)
     return Rows(tokens=rows(trajectory.tokens), positions=positions, segment_ids=ids,
-                mask=rows(trajectory.action_ids, -1) >= 0,
+                action_ids=action_ids, mask=action_ids >= 0,
                 old_logprobs=rows(targets.old_logprobs), ref_logprobs=rows(annotation.ref_logprobs),
                 advantages=rows(targets.advantages), correction=rows(annotation.correction), weights=rows(weights),
                 old_values=rows(targets.old_values), value_targets=rows(targets.value_targets),

@@ -29,7 +29,7 @@ def default_knobs(learner: Learner) -> dict[str, Any]:
         "sampler": SamplerKnobs(),
         "advantage": learner.advantage.knobs,
         "correction": learner.correction.knobs,
-        "policy_loss": loss.PolicyKnobs(),
+        "policy_loss": learner.policy_loss.knobs,
         "entropy": loss.EntropyKnobs(),
         "policy_optimizer": optimizer.Knobs(),
     }

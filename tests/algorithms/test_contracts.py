@@ -24,6 +24,8 @@ NAMES = [module.name for module in pkgutil.iter_modules(eau_jax.algorithms.__pat
 FOUND = [value for name in NAMES for value in vars(importlib.import_module(f"eau_jax.algorithms.{name}")).values()]
 ADVANTAGES = {value.name: value for value in FOUND if isinstance(value, Advantage)}
 VIEWS = {value.name: value for value in FOUND if isinstance(value, View)}
+LOSSES = {value.name: value for value in FOUND if isinstance(value, loss.PolicyLoss)}
+CORRECTIONS = {value.name: value for value in FOUND if isinstance(value, correction.Correction)}
 KNOBS = {value for value in FOUND if isinstance(value, type) and dataclasses.is_dataclass(value)
          and any("knob" in field.metadata for field in dataclasses.fields(value))}
 
@@ -158,21 +160,25 @@ def test_one_trace_across_knob_patches(part):
 # --- every knob moves something --------------------------------------------------------------------------------------
 
 def _losses():
-    """Knob dataclass -> a function of knobs whose result is compared. An estimator's is found with it."""
+    """Knob dataclass -> a function of knobs whose result is compared. Those of parts are found with them."""
     ids, inputs = checks.token_inputs(0)
     mask = inputs["mask"]
     weights = np.where(mask, np.float32(1), 0)
-    apart = {**inputs, "logprobs": inputs["old_logprobs"] + 3 * (inputs["logprobs"] - inputs["old_logprobs"])}
+    units = loss.Units(np.broadcast_to(np.arange(len(ids))[:, None, None], ids.shape), ids)
+    apart = {**inputs, "logprobs": inputs["old_logprobs"] + 10 * (inputs["logprobs"] - inputs["old_logprobs"])}
     steps = random_steps(0)
     advantages = {type(part.knobs): functools.partial(part.estimate, steps) for part in ADVANTAGES.values()
                   if type(part.knobs) in KNOBS}
-    return advantages | {
-        loss.PolicyKnobs: lambda k: loss.policy_loss(**apart, weights=weights, knobs=k)[0],
+    losses = {type(part.knobs): lambda k, part=part: part.loss(**apart, weights=weights, units=units, knobs=k)[0]
+              for part in LOSSES.values()}
+    corrections = {type(part.knobs): functools.partial(part.weigh, apart["logprobs"], inputs["old_logprobs"], mask)
+                   for part in CORRECTIONS.values() if type(part.knobs) in KNOBS}
+    corrections = {cls: lambda k, of=of: of(k)[0] for cls, of in corrections.items()}
+    return advantages | losses | corrections | {
         loss.ValueKnobs: lambda k: loss.value_loss(inputs["advantages"], inputs["old_logprobs"], inputs["logprobs"],
                                                    weights, mask, k)[0],
         loss.EntropyKnobs: lambda k: loss.entropy_loss(inputs["old_logprobs"], weights, mask, k)[0],
         loss.KlKnobs: lambda k: loss.kl_loss(inputs["logprobs"], inputs["old_logprobs"], weights, mask, kl.k3, k)[0],
-        correction.Knobs: lambda k: correction.weigh_truncated(apart["logprobs"], inputs["old_logprobs"], mask, k)[0],
     }
 
 
