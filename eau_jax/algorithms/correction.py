@@ -52,13 +52,12 @@ def weigh_truncated(old_logprobs: Array, sampler_logprobs: Array, mask: Array,
     Reference: Ionides 2008, "Truncated importance sampling"; Yao et al. 2025, "Your efficient RL framework secretly
     brings you off-policy RL training".
     """
-    gap, metrics = _gap(old_logprobs, sampler_logprobs, mask)
+    gap, metrics = measured_gap(old_logprobs, sampler_logprobs, mask)
     ratio = jnp.exp(jnp.clip(gap, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
     weights = jax.lax.stop_gradient(jnp.where(mask, jnp.minimum(ratio, knobs.cap), 1.0))
-    square = mask.sum() * masked_sum(jnp.square(weights), mask)
     metrics |= {
         "correction_capped": Mean.of(ratio > knobs.cap, mask),
-        "correction_ess": _single(jnp.square(masked_sum(weights, mask)) / jnp.where(square > 0, square, 1.0), mask),
+        "correction_ess": effective_sample_size(weights, mask),
     }
     return weights, metrics
 
@@ -67,7 +66,7 @@ def weigh_none(old_logprobs: Array, sampler_logprobs: Array, mask: Array,
                knobs: NoKnobs) -> tuple[Array, dict[str, Mean]]:
     """w = 1. Metrics: mean and maximum of |log π_old − log π_sampler| in nats."""
     del knobs
-    gap, metrics = _gap(old_logprobs, sampler_logprobs, mask)
+    gap, metrics = measured_gap(old_logprobs, sampler_logprobs, mask)
     return jnp.ones_like(gap), metrics
 
 
@@ -75,7 +74,14 @@ truncated = Correction(Knobs(), weigh_truncated, "truncated")
 none = Correction(NoKnobs(), weigh_none, "none")
 
 
-def _gap(old_logprobs: Array, sampler_logprobs: Array, mask: Array) -> tuple[Array, dict[str, Mean]]:
+def effective_sample_size(weights: Array, mask: Array) -> Mean:
+    """(Σw)² / (n Σw²) over the mask, 1 at best."""
+    square = mask.sum() * masked_sum(jnp.square(weights), mask)
+    return _single(jnp.square(masked_sum(weights, mask)) / jnp.where(square > 0, square, 1.0), mask)
+
+
+def measured_gap(old_logprobs: Array, sampler_logprobs: Array, mask: Array) -> tuple[Array, dict[str, Mean]]:
+    """log π_old − log π_sampler, 0 off the mask, and the metrics of `weigh_none`."""
     chex.assert_equal_shape([old_logprobs, sampler_logprobs, mask])
     chex.assert_type([old_logprobs, sampler_logprobs, mask], [float, float, bool])
     gap = masked(old_logprobs, mask) - masked(sampler_logprobs, mask)

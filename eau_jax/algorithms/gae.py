@@ -8,7 +8,7 @@ from flax import struct
 from eau_jax.algorithms.advantage import Advantage
 from eau_jax.core.knobs import knob
 from eau_jax.core.masking import masked
-from eau_jax.core.types import Estimate, Steps
+from eau_jax.core.types import Array, Estimate, Steps
 
 
 @struct.dataclass
@@ -40,15 +40,24 @@ def estimate(steps: Steps, knobs: Knobs) -> Estimate:
 
     Reference: Schulman et al. 2016, arXiv:1506.02438, eq. 16.
     """
-    chex.assert_rank([steps.rewards, steps.values], 2)
+    lambdas = jnp.stack([knobs.policy_lambda, knobs.critic_lambda])[:, None]         # [2, 1]
+    return recursion(steps, knobs.gamma, lambdas)
+
+
+def recursion(steps: Steps, gamma: Array, lambdas: Array) -> Estimate:
+    """The two passes of `estimate`, for estimators that choose lambda otherwise.
+
+    Args:
+      lambdas: [2, 1] or [2, G] f32, of the advantages and of the critic's targets.
+    """
+    chex.assert_rank([steps.rewards, steps.values, lambdas], 2)
     chex.assert_equal_shape([steps.rewards, steps.values[:, :-1], steps.discounts, steps.mask])
     chex.assert_type([steps.rewards, steps.values, steps.discounts, steps.mask], [float, float, float, bool])
     mask = steps.mask
     values = masked(steps.values[:, :-1], mask)                                      # [G, K]
     next_values = masked(steps.values[:, 1:], mask & (steps.discounts > 0))          # [G, K]
-    discounts = knobs.gamma * masked(steps.discounts, mask)                          # [G, K]
+    discounts = gamma * masked(steps.discounts, mask)                          # [G, K]
     errors = masked(steps.rewards, mask) + discounts * next_values - values          # [G, K]
-    lambdas = jnp.stack([knobs.policy_lambda, knobs.critic_lambda])[:, None]         # [2, 1]
 
     def backward(later, step):
         error, discount, valid = step                                                # [1, G]
