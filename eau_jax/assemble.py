@@ -68,7 +68,8 @@ def learner(config: Config, model: ModelConfig) -> Learner:
     part, turns = config.algorithm, knob.specs({"env": config.env.knobs})["env.max_turns"].high
     return Learner(
         model=model, advantage=part.advantage, critic=part.critic, view=part.view, normalise=part.normalise,
-        reduction=part.reduction, policy_loss=part.policy_loss, correction=part.correction, kl=part.kl,
+        reduction=part.reduction, policy_loss=part.policy_loss, correction=part.correction, shaping=part.shaping,
+        kl=part.kl,
         mesh=make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor),
         tasks=config.rollout.tasks, group=config.rollout.group, tokens=config.rollout.max_tokens, actions=int(turns),
         row_width=config.rollout.max_tokens, micro_rows=config.learn.rows, epochs=config.learn.epochs,

@@ -114,7 +114,9 @@ class Algorithm:
     critic: Part = own_tower
     """where values come from: own_tower, shared_trunk or no_critic"""
     keep_groups: Part = batching.every
-    """groups that are learned from: every, or informative (dynamic filtering)"""
+    """groups that are learned from: every, informative (dynamic filtering), or one of eau_jax.algorithms.keep"""
+    shaping: Part = None
+    """what the learner adds to rewards: overlong or scaled of eau_jax.algorithms.shaping; None: nothing"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,6 +70,8 @@ def _score(learner: Learner, params: dict, rows: Rows, knobs: dict) -> tuple[Arr
 def _estimate(learner: Learner, trajectory: Trajectory, old_logprobs: Array, values: Array, ref_logprobs: Array,
               knobs: dict, counterfactual: Array | None) -> tuple[Annotation, dict[str, Mean]]:
     learner.traces["estimate"] += 1
+    if learner.shaping is not None:
+        trajectory = learner.shaping.shape(trajectory, knobs["shaping"])
     gains = None
     if counterfactual is not None:
         gains = infopo.gains(old_logprobs, counterfactual, trajectory.action_ids, learner.actions)

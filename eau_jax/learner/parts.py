@@ -17,6 +17,7 @@ from eau_jax.algorithms.advantage import Advantage
 from eau_jax.algorithms.correction import Correction, truncated
 from eau_jax.algorithms.loss import PolicyLoss, token_ratio
 from eau_jax.algorithms.reduction import token_mean
+from eau_jax.algorithms.shaping import Shaping
 from eau_jax.algorithms.view import View, by_action
 from eau_jax.core.types import Array, Targets, TrainState
 from eau_jax.models.config import ModelConfig
@@ -107,6 +108,7 @@ class Learner:
     reduction: Callable = token_mean
     policy_loss: PolicyLoss = token_ratio
     correction: Correction = truncated
+    shaping: Shaping | None = None          # of rewards; None: they are the environment's
     feedback: Feedback | None = None        # needed if `advantage.needs_gain`
     kl: Callable | None = None              # estimator of the KL to a frozen reference; None: no reference is kept
     epochs: int = 1                         # passes of the policy over a batch

@@ -33,6 +33,8 @@ def default_knobs(learner: Learner) -> dict[str, Any]:
         "entropy": loss.EntropyKnobs(),
         "policy_optimizer": optimizer.Knobs(),
     }
+    if learner.shaping is not None:
+        tree["shaping"] = learner.shaping.knobs
     if learner.kl is not None:
         tree["kl"] = loss.KlKnobs()
     if learner.advantage.needs_critic:

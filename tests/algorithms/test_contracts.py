@@ -8,12 +8,12 @@ import pkgutil
 import jax
 import numpy as np
 import pytest
-from algorithms import checks, mutants
+from algorithms import batches, checks, mutants
 from algorithms.batches import same
 from oracles import advantages as oracle
 
 import eau_jax.algorithms
-from eau_jax.algorithms import correction, gae, group, kl, loss
+from eau_jax.algorithms import correction, gae, group, kl, loss, shaping
 from eau_jax.algorithms.advantage import Advantage
 from eau_jax.algorithms.view import View
 from eau_jax.core import knobs as knob
@@ -25,6 +25,7 @@ FOUND = [value for name in NAMES for value in vars(importlib.import_module(f"eau
 ADVANTAGES = {value.name: value for value in FOUND if isinstance(value, Advantage)}
 VIEWS = {value.name: value for value in FOUND if isinstance(value, View)}
 LOSSES = {value.name: value for value in FOUND if isinstance(value, loss.PolicyLoss)}
+SHAPINGS = {value.name: value for value in FOUND if isinstance(value, shaping.Shaping)}
 CORRECTIONS = {value.name: value for value in FOUND if isinstance(value, correction.Correction)}
 KNOBS = {value for value in FOUND if isinstance(value, type) and dataclasses.is_dataclass(value)
          and any("knob" in field.metadata for field in dataclasses.fields(value))}
@@ -164,6 +165,7 @@ def _losses():
     ids, inputs = checks.token_inputs(0)
     mask = inputs["mask"]
     weights = np.where(mask, np.float32(1), 0)
+    trajectory = batches.single([0] * 18_000 + [1], [0.5, 1.0], ended=True)  # near the limit of overlong episodes
     units = loss.Units(np.broadcast_to(np.arange(len(ids))[:, None, None], ids.shape), ids)
     apart = {**inputs, "logprobs": inputs["old_logprobs"] + 10 * (inputs["logprobs"] - inputs["old_logprobs"])}
     steps = random_steps(0)
@@ -174,7 +176,8 @@ def _losses():
     gaps = np.log(np.float32([[[.4, .7, .4], [.995] * 3, [1.005] * 3, [3] * 3, [20] * 3, [1e-5, 316.2, 316.2]]]))
     corrections = {type(part.knobs): lambda k, part=part: part.weigh(gaps, 0 * gaps, gaps < 99, k)[0]
                    for part in CORRECTIONS.values() if type(part.knobs) in KNOBS}
-    return advantages | losses | corrections | {
+    shapings = {type(part.knobs): lambda k, part=part: part.shape(trajectory, k).rewards for part in SHAPINGS.values()}
+    return advantages | losses | corrections | shapings | {
         loss.ValueKnobs: lambda k: loss.value_loss(inputs["advantages"], inputs["old_logprobs"], inputs["logprobs"],
                                                    weights, mask, k)[0],
         loss.EntropyKnobs: lambda k: loss.entropy_loss(inputs["old_logprobs"], weights, mask, k)[0],
