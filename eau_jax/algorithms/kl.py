@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from eau_jax.core.types import Array
 
 K3_LIMIT = 10.0
+STEP_LIMIT = 0.2  # of the relative error that one update of the coefficient follows
 
 
 def k1(delta: Array) -> Array:
@@ -26,3 +27,14 @@ def k2(delta: Array) -> Array:
 def k3(delta: Array) -> Array:
     """exp(−Δ) + Δ − 1, at most 10."""
     return jnp.minimum(jnp.expm1(-delta) + delta, K3_LIMIT)
+
+
+def controlled(coef: float, measured: float, target: float, count: int, horizon: int) -> float:
+    """The coefficient of a KL penalty after an update on `count` episodes: coef (1 + clip(KL / target − 1, ±0.2) count / horizon).
+
+    The loop holds the coefficient fixed, as a knob; this is the rule for whoever moves it towards a target KL (nats).
+
+    Reference: Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
+    """
+    error = min(max(measured / target - 1.0, -STEP_LIMIT), STEP_LIMIT)
+    return coef * (1.0 + error * count / horizon)

@@ -24,6 +24,13 @@ def pass_hat(successes: Sequence[int], trials: Sequence[int], k: int) -> float:
     return float(np.mean(shares)) if shares else float("nan")
 
 
+def pass_at(successes: Sequence[int], trials: Sequence[int], k: int) -> float:
+    """pass@k: the mean over tasks of 1 - C(n - c, k) / C(n, k), the chance that one of k trials succeeds (Chen et al. 2021).
+    nan where no task has k trials; tasks with fewer are left out."""
+    shares = [1 - math.comb(n - c, k) / math.comb(n, k) for c, n in zip(successes, trials, strict=True) if n >= k]
+    return float(np.mean(shares)) if shares else float("nan")
+
+
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
     """Mean of per-task values with its 95 % percentile interval over DRAWS resamples of the tasks."""
     values = np.asarray(values, np.float64)
