@@ -1,9 +1,10 @@
 """Four advantage estimators side by side at quickstart size.
 
-Reproduces   nothing published: it shows how methods are compared. PPO per action and per token (with a critic), GRPO and RLOO
-             (without one), on two small worlds.
+Reproduces   nothing published: it shows how methods are compared. PPO per action and per token (with a critic), GRPO and
+             RLOO (without one), on two small worlds.
 Hardware     2 CPU cores, 3 GB of memory.
 Time         24 runs of a few minutes each; stop it and start it again as you like.
+Expected     a page with curves and intervals; three seeds tell large differences only.
 Command      eau-jax compare-methods configs/study_quickstart.py            (--updates 5 --seeds 0 1 is a first look)
 """
 
@@ -43,7 +44,8 @@ def study() -> Study:
     return Study(
         name="quickstart",
         environments={"intention": QUICKSTART, "function": FUNCTION},
-        methods={"by_action": ppo(by_action), "by_token": ppo(by_token), "grpo": without_critic(grpo), "rloo": without_critic(rloo)},
+        methods={"by_token": ppo(by_token), "by_action": ppo(by_action), "grpo": without_critic(grpo),
+                 "rloo": without_critic(rloo)},
         baseline="by_token",
         seeds=(0, 1, 2),
         updates=20,

@@ -3,6 +3,7 @@
 Reproduces   nothing published: it looks at the choice that the EAU paper's per-action advantages make, at toy size.
 Hardware     2 CPU cores, 3 GB of memory.
 Time         ten runs of a few minutes each; stop it and start it again as you like.
+Expected     the difference by_action - by_token, paired by seed and task, with its interval: whichever wins.
 Command      eau-jax compare-methods configs/study_views.py
 """
 
@@ -17,7 +18,8 @@ def study() -> Study:
     return Study(
         name="views",
         environments={"intention": load_config(str(Path(__file__).with_name("quickstart.py")))},
-        methods={view.name: lambda config, view=view: replace(config, {"algorithm.view": view}) for view in (by_token, by_action)},
+        methods={"by_token": lambda config: replace(config, {"algorithm.view": by_token}),
+                 "by_action": lambda config: replace(config, {"algorithm.view": by_action})},
         baseline="by_token",
         seeds=(0, 1, 2, 3, 4),
         updates=20,

@@ -252,19 +252,20 @@ def _compare_methods(arguments: list[str]) -> int:
     from eau_jax.report import study as page
 
     if not arguments or arguments[0].startswith("-"):
-        print("usage: eau-jax compare-methods STUDY [settings]\n\nSTUDY comes first and is a Python file with `study() -> Study`, "
-              "such as configs/study_quickstart.py. `eau-jax compare-methods STUDY --help` lists its settings.")
+        print("usage: eau-jax compare-methods STUDY [settings]\n\nSTUDY comes first and is a Python file with "
+              "`study() -> Study`, such as configs/study_quickstart.py. `eau-jax compare-methods STUDY --help` lists its settings.")
         return 0 if arguments in ([], ["-h"], ["--help"]) else 2
     path = arguments[0]
     study, launch = studies.parse(path, call(path, "study", studies.Study), arguments[1:])
     source = studies.placed(path)
     with Watch() as watch:
-        failed = [] if launch.page else studies.run_missing(study, source, watch)
+        failed = [] if launch.page else studies.run_missing(study, source, watch, launch.jobs)
         written = page.write_page(study, Path(path).read_text(encoding="utf-8"))
         watch.console.print(page.overall_table(study, page.summarise(study, page.read(study))))
         watch.say(f"page: {written}")
         if failed:
-            watch.say(f"{len(failed)} of the runs failed; the same command tries them again. Their logs lie beside the run folders")
+            watch.say(f"{len(failed)} of the runs failed; the same command tries them again. Their logs lie beside the run "
+                      f"folders, such as {studies.folder_of(study, failed[0])}.log")
     return 1 if failed else 0
 
 

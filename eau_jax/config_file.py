@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from eau_jax.config import Config, ConfigError
+from eau_jax.core.knobs import nearest
 
 
 def load_config(path: str) -> Config:
@@ -61,10 +62,16 @@ def changed(before: Any, after: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def replace(config: Any, changes: Mapping[str, Any]) -> Any:
-    """A config with the fields at dotted paths replaced."""
+    """A config with the fields at dotted paths replaced.
+
+    Raises:
+      ConfigError: for a path that is no field, or values that make no config.
+    """
     by_field: dict[str, Any] = {}
     for path, value in changes.items():
         name, _, rest = path.partition(".")
+        if name not in (known := [field.name for field in dataclasses.fields(config)]):
+            raise ConfigError(f"no setting {name!r} in {type(config).__name__}{nearest(name, known)}")
         by_field[name] = {**by_field.get(name, {}), rest: value} if rest else value
     nested = {name: replace(getattr(config, name), value)
               if dataclasses.is_dataclass(getattr(config, name)) and isinstance(value, dict) else value

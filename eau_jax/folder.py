@@ -58,8 +58,8 @@ def same(path: Path, config: Config) -> None:
     if name.startswith("sha256."):
         raise RunFolderError(f"{path} holds a run on another content of the file given as {name.removeprefix('sha256.')}; "
                              f"restore the file, or choose another --name")
-    raise RunFolderError(f"{path} holds a run with {name} = {before.get(name)!r}, but {now.get(name)!r} is asked for; choose "
-                         f"another --name, or leave {name} as it was")
+    raise RunFolderError(f"{path} holds a run with {name} = {before.get(name)!r}, but {now.get(name)!r} is asked for; "
+                         f"choose another --name, or leave {name} as it was")
 
 
 def _described(config: Config) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Iterator, NamedTuple
 
@@ -64,7 +65,8 @@ class Study:
                 if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) or name == "sealed":
                     raise ConfigError(f"{what} {name!r} cannot be a folder; allowed: letters, digits and _ . + -")
         if self.baseline not in self.methods:
-            raise ConfigError(f"baseline = {self.baseline!r} is none of the methods{knob.nearest(self.baseline, self.methods)}")
+            raise ConfigError(f"baseline = {self.baseline!r} is none of the methods"
+                              f"{knob.nearest(self.baseline, self.methods)}")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             raise ConfigError(f"seeds = {self.seeds}; give at least one, 0 or more, none of them twice")
         if self.updates < 1:
@@ -121,6 +123,8 @@ def configured(study: Study, environment: str, method: str, seed: int) -> Config
     """
     try:
         config = study.methods[method](study.environments[environment])
+    except ConfigError as error:
+        raise ConfigError(f"method {method!r} on {environment!r}: {error}") from None
     except Exception as error:  # whatever the user's own function raises
         raise ConfigError(f"method {method!r} on {environment!r}: {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
@@ -142,11 +146,12 @@ def progress(study: Study, cell: Cell) -> Progress:
     return Progress(done, done >= study.updates and scored)
 
 
-def run_missing(study: Study, source: str, watch: Watch) -> list[Cell]:
-    """Runs what is missing, one run after the other; one that fails is left and the others go on.
+def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[Cell]:
+    """Runs what is missing; a run that fails is left and the others go on.
 
     Args:
       source: Python text of the study file, with `placed`.
+      jobs: runs at a time; those of one environment and seed come one after the other, for they share a start.
 
     Returns:
       The runs that failed.
@@ -157,62 +162,79 @@ def run_missing(study: Study, source: str, watch: Watch) -> list[Cell]:
     with RunFolder(study.folder):
         everything = list(cells(study))
         for cell in everything:
-            folder = folder_of(study, cell)
-            same(folder, configured(study, *cell))
-            if (done := progress(study, cell).updates) > study.updates:
-                raise RunFolderError(f"{folder} has {done} updates, more than the study's budget of {study.updates}; give "
-                                     f"--updates {done}, or choose another --name")
-        failed, finished = [], sum(progress(study, cell).finished for cell in everything)
-        if finished:
-            watch.say(f"{finished} of {len(everything)} runs are finished already")
-        for number, cell in enumerate(everything, start=1):
-            watch.at("runs", number - 1, len(everything))
-            if not progress(study, cell).finished:
-                failed += [] if _run(study, cell, source, watch, f"{number}/{len(everything)}") else [cell]
-        watch.at("runs", len(everything), len(everything))
-        return failed
+            _check(study, cell)
+        todo = [cell for cell in everything if not progress(study, cell).finished]
+        if len(todo) < len(everything):
+            watch.say(f"{len(everything) - len(todo)} of {len(everything)} runs are finished already")
+        _share_compiled(study)
+        stop, failed, done = threading.Event(), [], []
+
+        def one_start(chosen: list[Cell]) -> None:
+            for cell in chosen:
+                if not stop.is_set() and not _run(study, cell, source, watch, stop):
+                    failed.append(cell)
+                done.append(cell)
+                watch.at("runs", len(everything) - len(todo) + len(done), len(everything))
+
+        starts: dict[tuple[str, int], list[Cell]] = {}
+        for cell in todo:
+            starts.setdefault((cell.environment, cell.seed), []).append(cell)
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for future in [pool.submit(one_start, chosen) for chosen in starts.values()]:
+                    future.result()
+            finally:  # reached early by an interruption only
+                stop.set()
+        return sorted(failed, key=everything.index)
 
 
-def _run(study: Study, cell: Cell, source: str, watch: Watch, place: str) -> bool:
-    """One run, or what is left of it, in a process of its own. Returns whether it is finished."""
+def _check(study: Study, cell: Cell) -> None:
+    """Refuses a run folder that is not this run's."""
+    folder = folder_of(study, cell)
+    same(folder, configured(study, *cell))
+    if (done := progress(study, cell).updates) > study.updates:
+        raise RunFolderError(f"{folder} has {done} updates, more than the study's budget of {study.updates}; give "
+                             f"--updates {done}, or choose another --name")
+
+
+def _run(study: Study, cell: Cell, source: str, watch: Watch, stop: threading.Event) -> bool:
+    """One run, or what is left of it, in a process of its own; `stop` ends that. Returns whether the run is finished."""
     folder, began = folder_of(study, cell), time.perf_counter()
     copy_start(study, cell)
-    _share_compiled(study, folder.parent)
     file, log = folder.with_name(f"{cell.seed}.py"), folder.with_name(f"{cell.seed}.log")
     file.write_text(source_of(study, cell, source), encoding="utf-8")
     with open(log, "a", encoding="utf-8") as output:
         process = subprocess.Popen([sys.executable, "-c", CHILD, str(file)], stdin=subprocess.PIPE, stdout=output,
                                    stderr=subprocess.STDOUT)
         try:
-            while True:
-                try:
-                    process.wait(LOOK_S)
-                    break
-                except subprocess.TimeoutExpired:
-                    watch.at(str(cell), min(progress(study, cell).updates, study.updates - 1), study.updates)
+            while process.poll() is None and not stop.wait(LOOK_S):
+                watch.at(str(cell), min(progress(study, cell).updates, study.updates - 1), study.updates)
         finally:
             process.stdin.close()  # which ends a child that is still there
             process.wait()
     watch.at(str(cell), study.updates, study.updates)
     if process.returncode or not progress(study, cell).finished:
-        watch.say(f"{place}  {cell}  failed (exit status {process.returncode}): {last_line(log)}")
+        why = "stopped" if stop.is_set() else f"failed (exit status {process.returncode}): {last_line(log)}"
+        watch.say(f"{cell}: {why}")
         return False
     score = [line["score"] for line in read_lines(sealed_file(folder)) if line["step"] == study.updates][-1]
-    watch.say(f"{place}  {cell}  held-out score {score:.3f}  {(time.perf_counter() - began) / 60:.1f} min")
+    watch.say(f"{cell}: held-out score {score:.3f}, {(time.perf_counter() - began) / 60:.1f} min")
     return True
 
 
 def child() -> None:
     """What a run's process does: train the config that its argument names, and end when the study does."""
-    def end_with_the_study() -> None:
-        while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
-            pass
-        os._exit(1)  # at once: a run that is cut off at any moment goes on to the bit
-
     from eau_jax.cli import main
 
     threading.Thread(target=end_with_the_study, daemon=True).start()
     main(["train", sys.argv[1], "--resume"])
+
+
+def end_with_the_study() -> None:
+    """Waits for the study's end of the pipe to close, which it does however the study ends; then this process ends too."""
+    while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
+        pass
+    os._exit(1)  # at once: a run that is cut off at any moment goes on to the bit
 
 
 def copy_start(study: Study, cell: Cell) -> None:
@@ -248,12 +270,14 @@ def _start_of(config: Config) -> str:
     return json.dumps(described, sort_keys=True, default=str)
 
 
-def _share_compiled(study: Study, home: Path) -> None:
+def _share_compiled(study: Study) -> None:
     """All runs of a study keep what they compiled in one place."""
-    home.mkdir(parents=True, exist_ok=True)
-    if not (home / ".jax_cache").exists():
-        (study.folder / ".jax_cache").mkdir(exist_ok=True)
-        (home / ".jax_cache").symlink_to((study.folder / ".jax_cache").resolve(), target_is_directory=True)
+    (study.folder / ".jax_cache").mkdir(exist_ok=True)
+    for cell in cells(study):
+        home = folder_of(study, cell).parent
+        home.mkdir(parents=True, exist_ok=True)
+        if not (home / ".jax_cache").exists():
+            (home / ".jax_cache").symlink_to((study.folder / ".jax_cache").resolve(), target_is_directory=True)
 
 
 def placed(path: str) -> str:
@@ -295,3 +319,9 @@ class Launch:
 
     page: bool = False
     """run nothing: write the page of what is there"""
+    jobs: int = 1
+    """runs at a time"""
+
+    def __post_init__(self):
+        if self.jobs < 1:
+            raise ConfigError(f"jobs = {self.jobs} is out of range; allowed: 1 or more")

@@ -7,10 +7,11 @@ import pytest
 
 from eau_jax.algorithms import group
 from eau_jax.cli import main, parse_overrides
-from eau_jax.config import Algorithm, ConfigError, Learn
+from eau_jax.config import Algorithm, Config, ConfigError, Learn
 from eau_jax.config_file import call, changed, describe, load_config, replace, runnable
 from eau_jax.eval.plan import Plan
 from eau_jax.learner.critic import no_critic
+from eau_jax.study import Study
 from tiny_config import config as tiny
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -128,5 +129,6 @@ def test_shipped_configs_say_what_they_are(file, request, monkeypatch):
     if "EAU_DATA" in text:
         monkeypatch.setenv("EAU_DATA", str(request.getfixturevalue("shared_data")))
     assert all(word in text.split('"""')[1] for word in ("Reproduces", "Hardware", "Time", "Expected", "Command"))
-    made = call(str(file), "plan", Plan) if file.stem.startswith("eval_") else load_config(str(file))
+    kinds = {"eval": ("plan", Plan), "study": ("study", Study)}
+    made = call(str(file), *kinds.get(file.stem.split("_")[0], ("config", Config)))
     assert made.name

@@ -1,4 +1,4 @@
-"""What a comparison of methods over several seeds reports: interquartile mean, probability of improvement, paired differences.
+"""Methods compared over several seeds: interquartile mean, probability of improvement, paired differences.
 
 The statistics are those of Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice"
 (their library rliable); tests hold its values. A run, one seed of one method on one environment, is what is resampled,

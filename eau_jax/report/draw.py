@@ -211,7 +211,8 @@ def _draw_runs(axes: Axes, label: str, curves: Sequence[np.ndarray], every: Sequ
             axes.plot(*curve.T, color=colour, alpha=0.25, linewidth=0.8)
     steps, mean, half = mean_and_band(curves)
     axes.plot(steps, mean, dashes, color=colour, linewidth=2.2, label=_plain(f"{label} ({count(len(curves), 'run')})"))
-    axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.15 if len(every) <= 4 else 0.08, linewidth=0)
+    axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.15 if len(every) <= 4 else 0.08,
+                      linewidth=0)
 
 
 def _look(index: int) -> tuple[str, str]:
@@ -219,29 +220,31 @@ def _look(index: int) -> tuple[str, str]:
     return COLOURS[index % len(COLOURS)], ("-", "--", ":")[index // len(COLOURS) % 3]
 
 
-def whiskers(panels: Mapping[str, Mapping[str, Sequence[float]]], what: str, path: Path, line: float | None = None) -> Path:
-    """One PNG of points with intervals, a row a label: {title: {label: (mean, low, high)}}.
+def whiskers(panels: Mapping[str, Mapping[str, Sequence[float]]], what: str, path: Path, every: Sequence[str],
+             line: float | None = None) -> Path:
+    """One PNG of points with intervals, a row a label: {title: {label: (mean, low, high)}}; nan bounds are not drawn.
 
     Args:
-      line: a value at which a vertical line is drawn: nothing was gained there.
+      every: all labels there may be: a label has the colour of its place here.
+      line: a value at which a vertical line is drawn: nothing was gained there. The panels then share their axis.
     """
-    every = list(dict.fromkeys(label for rows in panels.values() for label in rows))
+    shown = [label for label in every if any(label in points for points in panels.values())]
     columns = min(3, len(panels))
-    longest = max(map(len, every))
-    figure = Figure(figsize=(columns * 4.2 + 0.09 * longest, -(-len(panels) // columns) * (1.2 + 0.34 * len(every))),
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(columns * 4.2 + 0.09 * max(map(len, shown)), rows * (1.2 + 0.34 * len(shown))),
                     layout="constrained")
-    cells = list(figure.subplots(-(-len(panels) // columns), columns, squeeze=False, sharey=True).flat)
-    for axes, (title, rows) in zip(cells, panels.items()):
-        for label, (mean, low, high) in rows.items():
-            place, (colour, _) = every.index(label), _look(every.index(label))
+    cells = list(figure.subplots(rows, columns, squeeze=False, sharey=True, sharex=line is not None).flat)
+    for axes, (title, points) in zip(cells, panels.items()):
+        for label, (mean, low, high) in points.items():
+            place, (colour, _) = shown.index(label), _look(every.index(label))
             axes.plot([low, high], [place, place], color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
             axes.plot([mean], [place], "o", color=colour, markersize=7)
         if line is not None:
             axes.axvline(line, color="#777777", linewidth=1, linestyle=":")
         axes.set_title(_plain(title), fontsize=12, loc="left")
         axes.set_xlabel(_plain(what), fontsize=10)
-        axes.set_yticks(range(len(every)), [_plain(label) for label in every])
-        axes.set_ylim(len(every) - 0.5, -0.5)
+        axes.set_yticks(range(len(shown)), [_plain(label) for label in shown])
+        axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
         axes.grid(alpha=0.25, axis="x")
         axes.spines[["top", "right"]].set_visible(False)

@@ -37,6 +37,7 @@ class Run(NamedTuple):
     tokens: float               # of all training episodes, prompts and replies included
     sampled: float              # of these, sampled by the policy
     seconds: float              # in updates: without starting up, cold start and evaluation
+    revision: str               # of the code that began it
 
 
 def read(study: Study) -> list[Run]:
@@ -46,17 +47,22 @@ def read(study: Study) -> list[Run]:
 
 def _read(study: Study, cell: Cell) -> Run:
     folder, how_far = folder_of(study, cell), progress(study, cell)
-    lines, times = (read_steps(folder / name) if (folder / name).exists() else [] for name in ("metrics.jsonl", "timings.jsonl"))
+    lines, times = (read_steps(folder / name) if (folder / name).exists() else []
+                    for name in ("metrics.jsonl", "timings.jsonl"))
     sealed = {line["step"]: line for line in read_lines(sealed_file(folder))} if sealed_file(folder).exists() else {}
+    manifest = folder / "manifest.json"
+    revision = json.loads(manifest.read_text(encoding="utf-8"))["git_revision"] if manifest.exists() else None
     last = sealed.get(study.updates, {}) if how_far.finished else {}
     value = lambda line, *names: _product(line.get(f"rollout/{name}") for name in ("episodes", *names))
     return Run(
-        cell, how_far.updates, how_far.finished, "" if how_far.finished else last_line(folder.with_name(f"{cell.seed}.log")),
+        cell, how_far.updates, how_far.finished,
+        "" if how_far.finished else last_line(folder.with_name(f"{cell.seed}.log")),
         sealed.get(0, {}).get("score", float("nan")), last.get("score", float("nan")),
         last.get("by_task") or ({"all": last["score"]} if last else {}),
         sum(value(line, "tokens_mean") for line in lines),
         sum(value(line, "turns_mean", "action_tokens_mean") for line in lines),
-        sum(line.get(name) or 0.0 for line in times for name in ("rollout_s", "annotate_s", "update_s")))
+        sum(line.get(name) or 0.0 for line in times for name in ("rollout_s", "annotate_s", "update_s")),
+        revision or "")
 
 
 def _product(values: Any) -> float:
@@ -120,8 +126,8 @@ def summarise(study: Study, runs: Sequence[Run]) -> Summary:
                     *(_mean([getattr(run, name) for run in chosen]) for name in ("updates", "tokens", "sampled"))))
     scores = {method: {environment: [run.score for run in of(environment, method)] for environment in study.environments}
               for method in study.methods}
-    overall = [Overall(method, sum(map(len, values.values())), interquartile_mean(values), None if method == study.baseline else
-                       probability_of_improvement(values, scores[study.baseline]))
+    overall = [Overall(method, sum(map(len, values.values())), interquartile_mean(values),
+                       None if method == study.baseline else probability_of_improvement(values, scores[study.baseline]))
                for method, values in scores.items() if any(values.values())]
     return Summary(lines, overall)
 
@@ -140,11 +146,12 @@ def write_page(study: Study, source: str) -> Path:
               "lines": [_named(line) for line in summary.lines], "overall": [_named(one) for one in summary.overall]}
     write_atomic(study.folder / "study.json", json.dumps(plain(record), indent=1) + "\n")
     pictures = _pictures(study, runs, summary)
-    head = tag("head", tag("meta", charset="utf-8"), tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-               tag("meta", http_equiv="Content-Security-Policy", content=POLICY), tag("title", f"{study.name}: study"), style(),
-               Html("<style>img { max-width: 100%; background: #fff; border-radius: 10px; }</style>"))
-    text = "<!doctype html>\n" + tag("html", head, tag("body", *_body(study, source, runs, summary, pictures)), lang="en") + "\n"
-    write_atomic(study.folder / "study.html", text)
+    head = tag("head", tag("meta", charset="utf-8"),
+               tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+               tag("meta", http_equiv="Content-Security-Policy", content=POLICY), tag("title", f"{study.name}: study"),
+               style(), Html("<style>img { max-width: 100%; background: #fff; border-radius: 10px; }</style>"))
+    body = tag("body", *_body(study, source, runs, summary, pictures))
+    write_atomic(study.folder / "study.html", "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n")
     return study.folder / "study.html"
 
 
@@ -159,7 +166,8 @@ def _pictures(study: Study, runs: Sequence[Run], summary: Summary) -> dict[str, 
     curves: dict[str, dict[str, list[Path]]] = {}
     for run in runs:
         if run.updates:
-            curves.setdefault(run.cell.environment, {}).setdefault(run.cell.method, []).append(folder_of(study, run.cell))
+            groups = curves.setdefault(run.cell.environment, {})
+            groups.setdefault(run.cell.method, []).append(folder_of(study, run.cell))
     if curves:
         made["curves"] = plot_runs({name: {method: groups[method] for method in study.methods if method in groups}
                                     for name, groups in curves.items()}, CURVE, plots / "curves.png")
@@ -168,28 +176,33 @@ def _pictures(study: Study, runs: Sequence[Run], summary: Summary) -> dict[str, 
     for line in summary.lines:
         panels.setdefault(line.environment, {})[line.method] = line.score
         if line.difference is not None and line.difference.seeds:
-            gains.setdefault(line.environment, {})[line.method] = line.difference.drawn
+            gains.setdefault(line.environment, {})[line.method] = line.difference.student
+    every = tuple(study.methods)
     if panels:
-        made["scores"] = whiskers(panels, "held-out score", plots / "scores.png")
+        made["scores"] = whiskers(panels, "held-out score", plots / "scores.png", every)
     if gains:
-        made["differences"] = whiskers(gains, f"difference to {study.baseline}", plots / "differences.png", line=0.0)
+        made["differences"] = whiskers(gains, f"difference to {study.baseline}, Student's t", plots / "differences.png",
+                                       every, 0.0)
     chances = {one.method: one.improvement for one in summary.overall if one.improvement is not None}
     if chances:
-        made["overall"] = whiskers({"interquartile mean, all environments": {one.method: one.middle for one in summary.overall}},
-                                   "held-out score", plots / "overall.png")
-        made["chances"] = whiskers({f"P(better than {study.baseline})": chances}, "probability", plots / "chances.png", line=0.5)
+        middles = {one.method: one.middle for one in summary.overall}
+        made["overall"] = whiskers({"interquartile mean, all environments": middles}, "held-out score",
+                                   plots / "overall.png", every)
+        made["chances"] = whiskers({f"P(better than {study.baseline})": chances}, "probability", plots / "chances.png",
+                                   every, 0.5)
     return made
 
 
-def _body(study: Study, source: str, runs: Sequence[Run], summary: Summary, pictures: Mapping[str, Path]) -> list[Html]:
+def _body(study: Study, source: str, runs: Sequence[Run], summary: Summary,
+          pictures: Mapping[str, Path]) -> list[Html]:
     shown = {name: tag("img", src="data:image/png;base64," + base64.b64encode(path.read_bytes()).decode(), alt=name)
              for name, path in pictures.items()}
     done = sum(run.finished for run in runs)
     facts = [f"{count(len(study.methods), 'method')} on {count(len(study.environments), 'environment')}",
              f"seeds {', '.join(map(str, study.seeds))}", f"{count(study.updates, 'update')} a run",
              f"baseline {study.baseline}", f"{done} of {count(len(runs), 'run')} finished"]
-    overall = [(one.method, str(one.runs), _cell(one.middle), "baseline" if one.improvement is None else _cell(one.improvement))
-               for one in summary.overall]
+    overall = [(one.method, str(one.runs), _cell(one.middle),
+                "baseline" if one.improvement is None else _cell(one.improvement)) for one in summary.overall]
     return [
         tag("h1", study.name), tag("p", " · ".join(facts), class_="dim"),
         tag("h2", "All environments together"),
@@ -198,17 +211,18 @@ def _body(study: Study, source: str, runs: Sequence[Run], summary: Summary, pict
         note("Interquartile mean and probability of improvement as in Agarwal et al. 2021 (rliable), with 95 % bootstrap "
              "intervals, runs drawn within each environment. A probability of 0.5 means no difference."),
         tag("h2", "Learning curves"), *_one(shown, "curves"),
-        note(f"{CURVE} of the training episodes; the band is the 95 % interval of the mean over seeds by Student's t, and may "
-             f"leave the picture."),
+        note(f"{CURVE} of the training episodes; the band is the 95 % interval of the mean over seeds by Student's t, and "
+             f"may leave the picture."),
         tag("h2", "Final scores on held-out tasks"), *_one(shown, "scores"), *_one(shown, "differences"),
         table(("environment", "method", "runs", "before", "after", f"difference to {study.baseline}", "by Student's t",
                "seeds in which it is higher"), [_score_row(line) for line in summary.lines]),
-        note("After: mean over seeds and tasks. Intervals are 95 %; the bootstrap draws seeds, then tasks within each. Differences "
-             "are paired by seed and task: all methods of a seed begin with the same weights and play the same tasks."),
+        note("After: mean over seeds and tasks. Intervals are 95 %; the bootstrap draws seeds, then tasks within each. "
+             "Differences are paired by seed and task: all methods of a seed play the same tasks, and begin with the same "
+             "weights where their settings of model and cold start agree. The picture shows Student's t."),
         tag("h2", "What a run used"), _costs(summary, runs),
-        note("Means over finished runs. Tokens are those of the training episodes. Time is that of collecting and learning on "
-             "the machine at hand, without starting up, cold start and evaluation; it is not comparable between machines."),
-        tag("h2", "What this shows and what it does not"), *map(note, _caveats(study, summary)),
+        note("Means over finished runs. Tokens are those of the training episodes. Time is that of collecting and learning "
+             "on the machine at hand, without starting up, cold start and evaluation; runs at the same time slow each other."),
+        tag("h2", "What this shows and what it does not"), *map(note, _caveats(study, summary, runs)),
         tag("h2", "Runs"),
         table(("environment", "method", "seed", "updates", "held-out score", "state"), [
             (*map(str, run.cell), str(run.updates), number(run.score), "finished" if run.finished else
@@ -232,24 +246,32 @@ def _score_row(line: Line) -> tuple[str, ...]:
 
 
 def _costs(summary: Summary, runs: Sequence[Run]) -> Html:
-    minutes = {(line.environment, line.method): _mean([run.seconds / 60 for run in runs if run.finished and
-                                                       run.cell[:2] == (line.environment, line.method)]) for line in summary.lines}
+    minutes = {line[:2]: _mean([run.seconds / 60 for run in runs if run.finished and run.cell[:2] == line[:2]])
+               for line in summary.lines}
     return table(("environment", "method", "updates", "tokens", "sampled tokens", "minutes"), [
         (line.environment, line.method, number(line.updates), number(round(line.tokens)), number(round(line.sampled)),
-         f"{minutes[line.environment, line.method]:.1f}") for line in summary.lines])
+         f"{minutes[line[:2]]:.1f}") for line in summary.lines])
 
 
-def _caveats(study: Study, summary: Summary) -> list[str]:
+def _caveats(study: Study, summary: Summary, runs: Sequence[Run]) -> list[str]:
     """What a reader has to know, by the numbers of this study."""
     comparisons = [line for line in summary.lines if line.difference is not None and line.difference.seeds]
     clear = [line for line in comparisons if line.difference.seeds > 1 and
              (line.difference.student.low > 0 or line.difference.student.high < 0)]
     said = [f"Of {count(len(comparisons), 'difference')}, {len(clear)} lie clear of zero by Student's t"
-            + (": " + ", ".join(f"{line.method} on {line.environment} ({line.difference.student.mean:+.3f})" for line in clear)
-               if clear else "") + ". No correction was made for looking at several: about one in twenty would by chance."]
+            + (": " if clear else "")
+            + ", ".join(f"{line.method} on {line.environment} ({line.difference.student.mean:+.3f})" for line in clear) + ". No correction was made for looking at several: about one in twenty would by chance."]
+    missing = sum(not run.finished for run in runs)
+    if missing:
+        said.append(f"{missing} of {count(len(runs), 'run')} are not finished, so the methods are seen on different seeds "
+                    f"and environments: only the paired differences compare like with like.")
+    revisions = {run.revision for run in runs if run.finished}
+    if len(revisions) > 1:
+        said.append(f"The runs were begun with {len(revisions)} revisions of the code ({', '.join(sorted(revisions))}): a "
+                    f"difference may come from those.")
     if len(study.seeds) < FEW_SEEDS:
-        said.append(f"{count(len(study.seeds), 'seed')} a method: bootstrap intervals over so few are too narrow; trust Student's "
-                    f"t, and take more seeds before you conclude that there is no difference.")
+        said.append(f"{count(len(study.seeds), 'seed')} a method: bootstrap intervals over so few are too narrow; trust "
+                    f"Student's t, and take more seeds before you conclude that there is no difference.")
     return said + [f"It holds for this model, these tasks and {count(study.updates, 'update')} with the settings below; no "
                    f"method was tuned by this study, so a method that needs other settings is shown below its best."]
 
