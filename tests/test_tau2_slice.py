@@ -174,13 +174,16 @@ def flown(base, user, rng):
     pick = lambda values: values[rng.integers(len(values))]
     key = pick([*user["reservations"], "HATHAT"])
     old = base["reservations"].get(key) or base["reservations"][pick(user["reservations"])]
+    cabin = old["cabin"] if rng.random() < 0.3 else pick(["business", "economy", "basic_economy"])
     legs = [{"flight_number": each["flight_number"], "date": each["date"]} for each in old["flights"]]
-    for leg in legs[:rng.integers(0, 3)]:
-        flight = base["flights"][pick(list(base["flights"]))]
-        leg.update(flight_number=flight["flight_number"], date=pick(list(flight["dates"])[14:]))
+    for leg in legs[:rng.integers(0, 3)]:    # of a few flights one that is nearly full
+        numbers = rng.choice(list(base["flights"]), 5)
+        some = [(number, pick(list(base["flights"][number]["dates"])[14:])) for number in numbers]
+        seats = lambda number, date: base["flights"][number]["dates"][date].get("available_seats", {}).get(cabin, 99)
+        number, date = min(some, key=lambda each: seats(*each))
+        leg.update(flight_number=str(number), date=date)
     paid = {"reservation_id": key, "payment_id": pick(list(user["payment_methods"]))}
     people = [{"first_name": pick("AB"), "last_name": "C", "dob": "1990-01-01"} for _ in old["passengers"]]
-    cabin = old["cabin"] if rng.random() < 0.3 else pick(["business", "economy", "basic_economy"])
     return tool_call(*pick([
         ("cancel_reservation", {"reservation_id": key}),
         ("update_reservation_flights", paid | {"cabin": cabin, "flights": legs}),
@@ -316,6 +319,35 @@ def _another(domain, user_id):
         return tool_call("send_certificate", {"user_id": user_id, "amount": 1})
     place = {"address1": "0 Nowhere", "address2": "", "city": "X", "state": "Y", "country": "Z", "zip": "00000"}
     return tool_call("modify_user_address", {"user_id": user_id, **place})
+
+
+def test_corners_of_retail(pairs):
+    """Customers who hold an item twice, and some others: each way to pay, then cancel, swap, exchange or return."""
+    base, task = pairs["retail"].domain.base, pairs["retail"].domain.tasks[0]
+    twice = {order["user_id"] for order in base["orders"].values()
+             if len({item["item_id"] for item in order["items"]}) < len(order["items"])}
+    people = sorted(twice) + list(base["users"])[:25]
+    odd = tuple(Task(id=user_id, env=task.env, data={**task.data, "user_scenario": {"instructions": f"You are {user_id}."},
+                                                     "evaluation_criteria": {"actions": []}}) for user_id in people)
+    pair = Pair(pairs["retail"].domain._replace(tasks=odd))
+    for index, user_id in enumerate(people):
+        methods = list(base["users"][user_id]["payment_methods"])
+        for way, method in enumerate(methods):
+            script, rng = [], np.random.default_rng(way)
+            for key in base["users"][user_id]["orders"]:
+                items = base["orders"][key]["items"]
+                variants = [[name for name, each in base["products"][item["product_id"]]["variants"].items()
+                             if each["available"] and name != item["item_id"]] for item in items]
+                by = {"order_id": key, "payment_method_id": method, "item_ids": [item["item_id"] for item in items]}
+                new = by | {"new_item_ids": [str(rng.choice(some)) for some in variants]}
+                script += [tool_call("modify_pending_order_items", by | {"new_item_ids": by["item_ids"]}),
+                           tool_call("modify_pending_order_payment", {"order_id": key, "payment_method_id": method})]
+                script += [tool_call(name, new) for name in (
+                    "modify_pending_order_items", "exchange_delivered_order_items") * int(rng.integers(2))]
+                script += [tool_call("cancel_pending_order", {"order_id": key, "reason": "no longer needed"}),
+                           tool_call("return_delivered_order_items", by)]
+            same_records(pair, index, *play(pair, index, saying(*script, HANDOVER), knobs(
+                pair.host, error_limit=64, max_turns=200, last_item_wins=way % 2)))
 
 
 def test_corners_of_airline(pairs):
