@@ -1,4 +1,8 @@
-"""GAE whose policy lambda depends on the length of the episode, so that long ones keep some credit for early steps."""
+"""GAE whose policy lambda depends on the length of the episode, so that long ones keep some credit for early steps.
+
+The length is not known when a step is taken: later errors are weighed by what came of them, so the gradient is slightly
+biased even with an exact critic (`tests/algorithms/test_bias.py` has the size in a game that is enumerated).
+"""
 
 from typing import Any
 

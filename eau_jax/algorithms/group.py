@@ -4,6 +4,9 @@ The score S of an episode is the sum of its rewards and every step of it gets th
 valid step (dropped, or never acted) are not members of the group. A group of one has nothing to compare with and keeps
 A = S. A group whose scores are all equal carries no signal and gets exactly 0: rounding is never divided by a vanishing
 std.
+
+Of the three only `rloo` has the policy gradient as its mean. `dr_grpo` has (n − 1) / n of it; `grpo` divides by a std that
+knows the member's own score, which changes its direction as well (`tests/algorithms/test_bias.py` measures it).
 """
 
 import chex

@@ -10,7 +10,8 @@ In the released form the mean advantage over those steps is f itself, whatever t
 of an episode that earned nothing are all 0, so failures are never pushed down; exponential mapping keeps them at 1/2.
 The released script trains on `equalized_mean`; the best published results are `equalized_r2g`. Under `by_token` the
 sum runs over tokens, as in the released code; under `by_action` every action counts once. The released code rounds
-scores and mapped rewards to four places; this one does not.
+scores and mapped rewards to four places; this one does not. All are biased, as GRPO is and by the credits besides
+(`tests/algorithms/test_bias.py` measures it).
 
 Reference: Qian et al. 2025 (UserRL), arXiv:2509.19736, section 4, and its `compute_grpo_multiturn_advantage`.
 """
