@@ -165,7 +165,7 @@ def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[
             _check(study, cell)
         todo = [cell for cell in everything if not progress(study, cell).finished]
         if len(todo) < len(everything):
-            watch.say(f"{len(everything) - len(todo)} of {len(everything)} runs are finished already")
+            watch.say(f"finished already: {len(everything) - len(todo)} of {len(everything)} runs")
         _share_compiled(study)
         stop, failed, done = threading.Event(), [], []
 

@@ -115,7 +115,7 @@ def test_the_page_of_records(tmp_path):
     assert len(sources) == 5 and all(value.startswith("data:image/png;base64,") for value in sources)
     assert {file.name for file in (one.folder / "plots").iterdir()} == {
         "curves.png", "scores.png", "differences.png", "overall.png", "chances.png"}
-    for text in ("3 of 4 runs finished", "1 of 4 runs are not finished", "2 seeds a method",
+    for text in ("3 of 4 runs finished", "Not finished: 1 of 4 runs", "2 seeds a method",
                  "2 revisions of the code (rev0, rev1)", "one seed", "+0.200", "stopped or failed", "1,600", "240", "1.0"):
         assert text in shown.text, text
     first, second = page.summarise(one, page.read(one)).lines
@@ -239,7 +239,7 @@ def test_finished_runs_stay_and_failed_ones_do_not_stop_the_others(tmp_path, mon
         failed = studies.run_missing(one, "", watch, jobs)
     assert failed == [Cell("intention", "b", 0), Cell("intention", "a", 1), Cell("intention", "b", 1)]
     said = capsys.readouterr().out
-    assert "1 of 4 runs are finished already" in said and "failed (exit status 3): no good: " in said
+    assert "finished already: 1 of 4 runs" in said and "failed (exit status 3): no good: " in said
     assert "stopped or failed: no good: " in Page(page.write_page(one, "").read_text()).text
 
 
@@ -316,6 +316,6 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_page(tmp_path):
         records[name] = {str(file.relative_to(root)): file.read_bytes() for file in files}
         assert len(list(root.rglob("metrics.jsonl"))) == 4
     assert records["calm"] == records["stormy"]
-    assert "1 of 4 runs are finished already" in done.stdout
+    assert "finished already: 1 of 4 runs" in done.stdout
     first, second = (tmp_path / "calm" / "s" / "intention" / method / "0" / "cold_start" for method in ("ppo", "grpo"))
     assert {f.name: f.read_bytes() for f in first.iterdir()} == {f.name: f.read_bytes() for f in second.iterdir()}

@@ -258,12 +258,12 @@ def _caveats(study: Study, summary: Summary, runs: Sequence[Run]) -> list[str]:
     comparisons = [line for line in summary.lines if line.difference is not None and line.difference.seeds]
     clear = [line for line in comparisons if line.difference.seeds > 1 and
              (line.difference.student.low > 0 or line.difference.student.high < 0)]
-    said = [f"Of {count(len(comparisons), 'difference')}, {len(clear)} lie clear of zero by Student's t"
+    said = [f"Clear of zero by Student's t: {len(clear)} of {count(len(comparisons), 'difference')}"
             + (": " if clear else "")
             + ", ".join(f"{line.method} on {line.environment} ({line.difference.student.mean:+.3f})" for line in clear) + ". No correction was made for looking at several: about one in twenty would by chance."]
     missing = sum(not run.finished for run in runs)
     if missing:
-        said.append(f"{missing} of {count(len(runs), 'run')} are not finished, so the methods are seen on different seeds "
+        said.append(f"Not finished: {missing} of {count(len(runs), 'run')}, so the methods are seen on different seeds "
                     f"and environments: only the paired differences compare like with like.")
     revisions = {run.revision for run in runs if run.finished}
     if len(revisions) > 1:
@@ -273,7 +273,7 @@ def _caveats(study: Study, summary: Summary, runs: Sequence[Run]) -> list[str]:
         said.append(f"{count(len(study.seeds), 'seed')} a method: bootstrap intervals over so few are too narrow; trust "
                     f"Student's t, and take more seeds before you conclude that there is no difference.")
     return said + [f"It holds for this model, these tasks and {count(study.updates, 'update')} with the settings below; no "
-                   f"method was tuned by this study, so a method that needs other settings is shown below its best."]
+                   f"method was tuned by this study, so a method that needs other settings may be shown below its best."]
 
 
 def overall_table(study: Study, summary: Summary) -> Table:
