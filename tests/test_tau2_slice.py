@@ -343,7 +343,8 @@ def test_corners_of_retail(pairs):
                 script += [tool_call("modify_pending_order_items", by | {"new_item_ids": by["item_ids"]}),
                            tool_call("modify_pending_order_payment", {"order_id": key, "payment_method_id": method})]
                 if user_id in twice or rng.integers(2):
-                    script += [tool_call("modify_pending_order_items", new), tool_call("exchange_delivered_order_items", new)]
+                    script += [tool_call(name, new) for name in (
+                        "modify_pending_order_items", "exchange_delivered_order_items")]
                 script += [tool_call("cancel_pending_order", {"order_id": key, "reason": "no longer needed"}),
                            tool_call("return_delivered_order_items", by)]
             same_records(pair, index, *play(pair, index, saying(*script, HANDOVER), knobs(
