@@ -53,7 +53,8 @@ def estimate(steps: Steps, knobs: Knobs, boundaries: Callable[[Steps], Array] = 
     Returns:
       [G, K] float32; 0 where `steps.mask` is False.
 
-    Reference: Wang et al. 2025 (VAGEN), arXiv:2510.16907, and RAGEN, arXiv:2504.20073, `compute_bi_level_gae_advantage_return`.
+    References: Wang et al. 2025 (VAGEN), arXiv:2510.16907; Wang et al. 2025 (RAGEN), arXiv:2504.20073, and its
+    `compute_bi_level_gae_advantage_return`.
     """
     chex.assert_equal_shape([steps.rewards, steps.values[:, :-1], steps.discounts, steps.mask, steps.ends])
     chex.assert_type([steps.rewards, steps.values, steps.discounts, steps.mask], [float, float, float, bool])

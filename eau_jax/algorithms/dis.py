@@ -1,4 +1,4 @@
-"""Double-sided importance sampling: tokens whose ratio leaves a window are left out, whatever the sign of their advantage."""
+"""Double-sided importance sampling: tokens whose ratio leaves a window are left out, whatever their advantage."""
 
 import chex
 import jax

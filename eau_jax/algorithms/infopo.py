@@ -2,7 +2,7 @@
 
 The *information gain* of an action is how much likelier its answer made what the policy did next:
 
-    gain(u) = mean over the tokens y of action u+1 of  log π_old(y | history, answer) − log π_old(y | history, placeholder)
+    gain(u) = mean over the tokens y of action u+1 of log π_old(y | history, answer) − log π_old(y | history, placeholder)
 
 where the placeholder overwrites the answer in place, so that no position moves. Its expectation is the mutual
 information between the answer and the next action. The last action, and one whose answer is blank, have gain 0. The

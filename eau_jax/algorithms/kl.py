@@ -30,7 +30,7 @@ def k3(delta: Array) -> Array:
 
 
 def controlled(coef: float, measured: float, target: float, count: int, horizon: int) -> float:
-    """The coefficient of a KL penalty after an update on `count` episodes: coef (1 + clip(KL / target − 1, ±0.2) count / horizon).
+    """The coefficient of a KL penalty after `count` episodes: coef (1 + clip(KL / target − 1, ±0.2) count / horizon).
 
     The loop holds the coefficient fixed, as a knob; this is the rule for whoever moves it towards a target KL (nats).
 

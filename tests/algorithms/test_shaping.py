@@ -92,7 +92,8 @@ def test_a_batch_without_signal_has_a_clear_outcome(choose):
 
 
 @pytest.mark.parametrize("name, wrong, check", [
-    ("_scores", lambda given: [[episode.score for episode in group] for group in given], test_dropped_episodes_are_no_members),
+    ("_scores", lambda given: [[episode.score for episode in group] for group in given],
+     test_dropped_episodes_are_no_members),
     ("_spread", lambda given: np.array([np.mean(scores or [0]) for scores in keep._scores(given)]),
      test_uncertain_keeps_the_widest),
     ("_first", lambda amounts, count: np.argsort(np.argsort(-amounts)) < count, test_signal_to_noise),
