@@ -1,6 +1,7 @@
 """What every environment promises, checked with random acts and every possible decision of the user."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +26,28 @@ def turns(name):
     return getattr(WORLDS[name], "TURNS", TURNS)
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def world(request):
+# Each of these compiles a step in one more way: for three worlds by default, for all in the slow run.
+SOME = [pytest.param(name, marks=() if name in ("function", "intention", "travel") else pytest.mark.slow) for name in NAMES]
+
+
+@functools.lru_cache(maxsize=None)
+def made(name):
     """(name, env, tasks, table, rules, acts [turns, BATCH], the compiled batched turn)."""
-    env, tasks = built_in(request.param)
+    env, tasks = built_in(name)
     rng = np.random.default_rng(1)
-    return (request.param, env, tasks, env.table(tasks), compile_rules(env.rules, env.features),
-            WORLDS[request.param].random_acts(tasks, (turns(request.param), BATCH), rng),
+    return (name, env, tasks, env.table(tasks), compile_rules(env.rules, env.features),
+            WORLDS[name].random_acts(tasks, (turns(name), BATCH), rng),
             jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None))))
+
+
+@pytest.fixture(params=NAMES)
+def world(request):
+    return made(request.param)
+
+
+@pytest.fixture(params=SOME)
+def some_world(request):
+    return made(request.param)
 
 
 def roll(env, table, rules, acts, batched, knobs=None):
@@ -51,8 +66,8 @@ def equal(left, right):
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), left, right)
 
 
-def test_jit_and_vmap_equal_one_at_a_time(world):
-    name, env, tasks, table, rules, acts, batched = world
+def test_jit_and_vmap_equal_one_at_a_time(some_world):
+    name, env, tasks, table, rules, acts, batched = some_world
     rows, single = roll(env, table, rules, acts, batched), jax.jit(turn(env))
     for b in (0, 5, 17):
         state = env.reset(table, env.knobs, b % len(tasks), None)
@@ -120,8 +135,8 @@ def test_any_decision_of_the_user_is_safe(world, reply):
             assert 0 < len(text) < 200
 
 
-def test_the_same_key_gives_the_same_episode(world):
-    name, env, tasks, table, rules, acts, _ = world
+def test_the_same_key_gives_the_same_episode(some_world):
+    name, env, tasks, table, rules, acts, _ = some_world
     one = jax.jit(jax.vmap(turn(env, noisy._replace(knobs=noisy.knobs.replace(drift=np.float32(0.5)))),
                            (None, None, None, 0, 0, 0)))
     state, act = states(env, table, env.knobs, BATCH), jax.tree.map(lambda x: x[0], acts)
@@ -151,8 +166,8 @@ def test_knobs_and_rules_are_swapped_without_tracing_again(name):
     assert len(traces) == 1
 
 
-def test_a_batch_of_knobs_equals_separate_calls(world):
-    name, env, tasks, table, rules, acts, batched = world
+def test_a_batch_of_knobs_equals_separate_calls(some_world):
+    name, env, tasks, table, rules, acts, batched = some_world
     rng = np.random.default_rng(2)
     draw = lambda s: int(rng.integers(s.low, s.high + 1)) if s.integer else float(rng.uniform(s.low, s.high))
     drawn = [{path: draw(spec)

@@ -69,7 +69,7 @@ def write(path, config, params, architecture="llama", pre="smollm", extra=()):
     return path
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_written_file_comes_back_to_the_bit(tmp_path, tied):
     config = dataclasses.replace(CONFIG, tie_embeddings=tied)
     params = transformer.init(config, jax.random.key(0))

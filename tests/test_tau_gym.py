@@ -43,7 +43,7 @@ def saying(*messages):
     return lambda task, state, rng: messages[min(state.turn, len(messages) - 1)]
 
 
-@pytest.mark.parametrize("split, count, refused", [("train", 500, 11), ("test", 165, 26)])
+@pytest.mark.parametrize("split, count, refused", [pytest.param("train", 500, 11, marks=pytest.mark.slow), ("test", 165, 26)])
 def test_every_task_is_solved_by_its_gold_writes_within_16_messages(gym, split, count, refused):
     """Gold writes that the tools decline leave nothing, so a few train tasks are solved by doing nothing."""
     env, tasks = gym[0], gym[1][split]

@@ -122,6 +122,7 @@ def test_nothing_of_the_held_out_tasks_is_in_the_run_folder(finished):
             assert not [task_id for task_id in ids if task_id in text], file
 
 
+@pytest.mark.slow
 def test_a_torn_checkpoint_is_skipped(finished, tmp_path):
     run = tmp_path / "tiny"
     shutil.copytree(finished, run)
@@ -133,6 +134,7 @@ def test_a_torn_checkpoint_is_skipped(finished, tmp_path):
     assert digest(run) == digest(finished)
 
 
+@pytest.mark.slow
 def test_the_kept_config_gives_the_same_run(finished, tmp_path):
     config = replace(load_config(str(finished)), {"root": str(tmp_path)})
     train.train(config, runnable(str(finished), {"root": str(tmp_path)}), resume=False)

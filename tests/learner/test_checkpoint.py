@@ -227,6 +227,7 @@ def script(text, **names):
     return [sys.executable, "-c", text.format(paths=paths, **names)]
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_during_a_save(base, tmp_path):
     """Files may not grow beyond 2000 bytes, so the second save fails in the middle."""
     run = subprocess.run(script(FULL_DISK, folder=str(tmp_path / "run")), capture_output=True, text=True, timeout=300)
