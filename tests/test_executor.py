@@ -223,3 +223,43 @@ def test_root_gives_up_its_rights_where_the_library_stays_readable():
         pytest.skip("no system Python 3.11")
     assert judge("import os\ndef f(x):\n    return os.getuid()", "def f(x):\n    return 65534",
                  executor=QUICK._replace(python=python)).share == 1.0
+
+
+ESCAPE = """
+def f(x):
+    try:
+        open("/etc/passwd")
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace.tb_next:
+            trace = trace.tb_next
+        for value in list(trace.tb_frame.f_locals.values()):
+            for cell in getattr(value, "__closure__", None) or ():
+                if isinstance(cell.cell_contents, str):
+                    cell.cell_contents = "/"
+    return open("/etc/passwd").read()[:4]
+"""
+DISGUISED = """
+class Name(str):
+    def __hash__(self):
+        import sys
+        found.append(sys._getframe(1))
+        return 0
+found = []
+def f(x):
+    __import__(Name("math"))
+    return len(found)
+"""
+
+
+@pytest.mark.parametrize("code", [ESCAPE, DISGUISED, "import readline\ndef f(x):\n    readline.read_history_file('/etc/passwd')\n    return 1",
+                                  "import os\ndef f(x):\n    os.mkfifo('/tmp/eau-fifo')\n    return 1",
+                                  "import os\ndef f(x):\n    return os.environ['OPENAI_API_KEY']",
+                                  "import os\ndef f(x):\n    os.setpriority(os.PRIO_PROCESS, os.getppid(), 10)\n    return 1"],
+                         ids=["frames", "subclass", "readline", "fifo", "environment", "priority"])
+def test_no_way_out_of_the_child(code, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    [result] = Executor().run(code, ("f(0)",))
+    assert result.outcome in (Outcome.FORBIDDEN, Outcome.RAISED), result
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before and not os.path.exists("/tmp/eau-fifo")

@@ -136,7 +136,8 @@ class Executor(NamedTuple):
         results = [_result(line) for line in lines][:len(calls)]
         if results and results[0].outcome is Outcome.SYNTAX:
             return (results[0],) * len(calls)
-        return tuple(results) + (ended,) * (len(calls) - len(results))
+        rest = results[-1] if results and results[-1].outcome is Outcome.FORBIDDEN else ended
+        return tuple(results) + (rest,) * (len(calls) - len(results))
 
     def _remembered(self, code: str, calls: tuple[str, ...]) -> tuple[Result, ...]:
         """`run`, once for each program: a reference comes back with every submission, and young policies repeat themselves."""

@@ -4,8 +4,8 @@ It is started alone (`python -S -s -P -B executor_worker.py`), reads one JSON ob
 
     {"code", "calls", "upstream", "call_seconds", "cpu_seconds", "memory", "output"}
 
-locks itself in (resource limits, an unprivileged user where it may become one, an audit hook that refuses whatever it
-does not know to be harmless) and writes JSON lines to what was its standard output: "ready", then for each call
+locks itself in (resource limits; as root, the folder of the standard library as its whole file system and an unprivileged user; an
+audit hook that ends the process at whatever it does not know to be harmless, so that no frame of the hook is ever seen) and writes JSON lines to what was its standard output: "ready", then for each call
 [outcome, value or message]. A value is text that is equal for two values just when they are equal in Python. Nothing
 in here knows the reference solution: the parent compares.
 """
@@ -24,7 +24,14 @@ HARMLESS = frozenset((
     "array.__new__", "pickle.find_class", "time.sleep", "builtins.input", "builtins.input/result", "re.compile",
     "sys.unraisablehook", "sys.excepthook", "sys.set_int_max_str_digits", "cpython.run_stdin"))
 UNSAFE = frozenset(("ctypes", "_ctypes", "_posixsubprocess", "_posixshmem", "_xxsubinterpreters", "_interpreters",
-                    "_testcapi", "_testinternalcapi", "faulthandler"))
+                    "_testcapi", "_testinternalcapi", "faulthandler", "readline"))
+# Not audited by CPython, and of no use to a submission.
+REMOVED = ("chroot", "mkfifo", "mknod", "setpriority", "nice", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sync",
+           "killpg", "setuid", "seteuid", "setreuid", "setresuid", "setgid", "setegid", "setgroups")
+# Loaded before the file system goes away, because they may need libraries outside the standard library's folder.
+EXTENSIONS = ("math", "cmath", "_datetime", "_random", "_decimal", "_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "zlib",
+              "_bz2", "_lzma", "unicodedata", "array", "_struct", "_bisect", "_heapq", "_json", "_csv", "_pickle", "_statistics",
+              "_zoneinfo", "_asyncio", "_socket", "select", "_queue", "_contextvars", "_uuid", "binascii", "_elementtree", "pyexpat")
 BANNED = ("import os", "from os", "import sys", "from sys", "exit", "quit", "sudo", "transformers", "argparse")  # upstream's
 VALUE_LIMIT = 100_000   # characters of one result
 
@@ -58,9 +65,10 @@ class Sink:
         return False
 
 
-def guard(refused):
-    """The audit hook. What it needs lies in its closure, so that submitted code cannot reach it by a name."""
-    folder, text, kind, forbidden = os.path.dirname(os.__file__) + "/", str, type, PermissionError
+def guard(folder, forbidden):
+    """The audit hook. What it needs lies in its closure, and `forbidden` does not return, so that submitted code cannot
+    reach it by a name or through a frame. Only plain strings are looked at: a subclass could run code in here."""
+    text, kind = str, type
     harmless, unsafe = HARMLESS, UNSAFE
 
     def below(path):
@@ -70,19 +78,21 @@ def guard(refused):
         known = event in harmless
         if known and event == "open":
             path, mode, flags = arguments
-            known = below(path) and (mode is None or mode in ("r", "rb")) and flags & 3 == 0
+            source = below(path) and path.endswith((".py", ".pyc"))
+            nowhere = kind(path) is text and path[:1] == "<" and "/" not in path   # CPython looks for an error's source
+            known = (source or nowhere) and (mode is None or mode in ("r", "rb")) and flags & 3 == 0
         elif known and (event == "os.listdir" or event == "os.scandir"):
             known = below(arguments[0])
         elif known and event == "import":
-            known = arguments[0] not in unsafe
+            known = kind(arguments[0]) is text and arguments[0] not in unsafe
         if not known:
-            refused.append(event)
-            raise forbidden(event + " is not allowed here")
+            forbidden(event)
     return hook
 
 
 def lock_in(job):
-    """Limits that hold until the process ends. A limit that the machine does not know is left out."""
+    """Limits that hold until the process ends; the folder of the standard library as it is seen then. A limit that the
+    machine does not know is left out."""
     for name, value, hard in (("RLIMIT_CORE", 0, 0), ("RLIMIT_FSIZE", 0, 0), ("RLIMIT_NOFILE", 32, 32),
                               ("RLIMIT_AS", job["memory"], job["memory"]),
                               ("RLIMIT_CPU", job["cpu_seconds"], job["cpu_seconds"] + 1)):
@@ -90,19 +100,31 @@ def lock_in(job):
             resource.setrlimit(getattr(resource, name), (value, hard))
         except (AttributeError, ValueError, OSError):
             pass
+    folder = os.path.dirname(os.__file__)
     if os.geteuid() == 0:
-        try:   # only where an unprivileged user can still import the standard library
-            os.seteuid(NOBODY)
-            os.stat(os.__file__)
-            os.seteuid(0)
+        for name in EXTENSIONS:
+            try:
+                __import__(name)
+            except ImportError:
+                pass
+        try:
+            os.chroot(os.path.dirname(folder))
+            os.chdir("/")
+            folder = "/" + os.path.basename(folder)
+            sys.path[:] = [folder, folder + "/lib-dynload"]
+            sys.path_importer_cache.clear()
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
         except OSError:
-            if os.geteuid() != 0:
-                os.seteuid(0)
+            pass   # a container may not let root do this
     if os.geteuid() != 0:
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    for module in (os, sys.modules["posix"]):
+        for name in REMOVED:
+            if hasattr(module, name):
+                delattr(module, name)
+    return folder + "/"
 
 
 def equal_text(value):
@@ -159,8 +181,7 @@ def main():
     job = json.loads(sys.stdin.buffer.read())
     channel = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-    lock_in(job)
-    refused, reserve, write = [], [bytearray(1 << 20)], os.write
+    folder, reserve, write, leave = lock_in(job), [bytearray(1 << 20)], os.write, os._exit
 
     def report(*line):
         data = (json.dumps(line) + "\n").encode("ascii")
@@ -173,8 +194,12 @@ def main():
     signal.signal(signal.SIGPROF, too_long)
     sys.stdout = sys.stderr = sink = Sink(job["output"])
     timer, banned = signal.setitimer, any(word in job["code"] for word in BANNED) and job["upstream"]
+    def forbidden(event):
+        report("FORBIDDEN", f"{event} is not allowed")
+        leave(0)
+
     report("ready")
-    sys.addaudithook(guard(refused))
+    sys.addaudithook(guard(folder, forbidden))
     try:
         program = compile(job["code"], "<submission>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
@@ -182,7 +207,6 @@ def main():
     except (RecursionError, MemoryError) as error:
         return report("SYNTAX", f"too deeply nested: {error}"[:200])
     for call in job["calls"]:
-        refused.clear()
         try:
             timer(signal.ITIMER_PROF, job["call_seconds"])
             try:
@@ -200,8 +224,8 @@ def main():
                 line = (outcome_of(error), f"{type(error).__name__}: {error}"[:200])
             except BaseException:
                 line = (outcome_of(error), "")
-        if banned or refused:
-            line = ("FORBIDDEN", f"{refused[0]} is not allowed" if refused else line[1])
+        if banned:
+            line = ("FORBIDDEN", line[1])
         report(*line)
         sink.left = job["output"]
     os._exit(0)   # threads that are left over do not matter
