@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError, NonFiniteError, InfraError) as error:
         _fail(error)
     except KeyboardInterrupt:
-        Console(stderr=True).print("eau-jax: stopped; a run goes on with --resume", highlight=False)
+        Console(stderr=True).print("eau-jax: stopped; training goes on with --resume, an evaluation or study with the same command", highlight=False)
         sys.exit(130)
 
 
@@ -226,20 +226,23 @@ def _learn(command: str, arguments: list[str]) -> int:
 def _evaluate(plan: Any, again: bool) -> int:
     from eau_jax.eval.play import evaluate
     from eau_jax.progress import Watch
-    from eau_jax.report.evaluation import results_table, write_page
+    from eau_jax.report.evaluation import first_errors, results_table, write_page
 
     with Watch() as watch:
         folder = evaluate(plan, again=again, progress=watch.at)
         watch.console.print(results_table(folder))
+        for name, why in first_errors(folder).items():
+            watch.say(f"{name}: dropped episodes failed outside the agent's control, the first because: {why}")
         watch.say(f"report: {write_page(folder)}")
     return 0
 
 
 def _compare(given: Compare) -> int:
+    from eau_jax.progress import console
     from eau_jax.report.evaluation import compare, comparison_table, plot
 
     lines = compare(given.evaluations, given.by)
-    Console().print(comparison_table(lines, given.by))
+    console().print(comparison_table(lines, given.by))
     if given.plot:
         Console().print(f"plot: {plot(lines, given.by, Path(given.plot))}", soft_wrap=True)
     return 0
@@ -274,11 +277,13 @@ def parse_plan(path: str, arguments: list[str]) -> tuple[Any, bool]:
     from eau_jax.eval.plan import Plan
 
     plan = call(path, "plan", Plan)
-    All = dataclasses.make_dataclass("All", [("plan", Annotated[Plan, tyro.conf.arg(name="")]),
+    plain = [field for field in dataclasses.fields(Plan) if field.type in (int, str)]   # parts are chosen in the file
+    Settings = dataclasses.make_dataclass("Settings", [(field.name, field.type, getattr(plan, field.name)) for field in plain])
+    All = dataclasses.make_dataclass("All", [("plan", Annotated[Settings, tyro.conf.arg(name="")]),
                                              ("look", Annotated[Look, tyro.conf.arg(name="")])], frozen=True)
-    given = tyro.cli(All, prog=f"eau-jax eval {path}", args=arguments, default=All(plan, Look()),
+    given = tyro.cli(All, prog=f"eau-jax eval {path}", args=arguments, default=All(Settings(), Look()),
                      description="Settings of an evaluation.")
-    return given.plan, given.look.again
+    return dataclasses.replace(plan, **vars(given.plan)), given.look.again
 
 
 def _report(run: str) -> int:

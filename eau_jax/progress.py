@@ -6,11 +6,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
+def console() -> Console:
+    """The terminal; 120 columns wide where there is none, so that tables in files and pipes are whole."""
+    shown = Console()
+    return shown if shown.is_terminal else Console(width=120)
+
+
 class Watch:
     """Shows one run. Use as a context manager."""
 
     def __init__(self):
-        self.console = Console()
+        self.console = console()
         self._bars = Progress(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                               TimeElapsedColumn(), TimeRemainingColumn(), console=self.console,
                               disable=not self.console.is_terminal, transient=True)

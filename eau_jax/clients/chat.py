@@ -110,6 +110,8 @@ class ChatClient:
         return self._links[loop]
 
     def _failure(self, attempts: int, last: str) -> str:
+        key = os.environ.get(self.api_key_variable, "")
+        last = last.replace(key, "[key]") if key else last   # a server may echo it, and errors are recorded
         return f"chat server {self.base_url} (model {self.model}): gave up after {attempts} attempt(s): {last}"
 
 

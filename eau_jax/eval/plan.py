@@ -75,6 +75,15 @@ class Plan:
                 raise ValueError(f"{name} = {getattr(self, name)} is out of range; allowed: {least} or more")
         if not self.name or "/" in self.name or self.name in (".", ".."):
             raise ValueError(f"name = {self.name!r} cannot be a folder; allowed: any other plain folder name")
+        for bench in self.benches:
+            if not isinstance(bench, Bench) or not isinstance(bench.env, Env) or not callable(bench.tasks):
+                raise ValueError(f"benches: {bench!r:.60} is not a Bench(name, env, tasks) whose env is an Env and whose tasks "
+                                 f"is a function without arguments, such as lambda: generate('test', 64, 0)")
+        if not callable(self.player) or not isinstance(self.user, User):
+            raise ValueError("player must be a function that makes a Player, such as lambda: scripted('expert'), and user a "
+                             "User, such as eau_jax.users.symbolic.symbolic")
+        if self.judge is not None and not hasattr(self.judge, "complete"):
+            raise ValueError(f"judge = {self.judge!r:.60} is no chat client; give one such as eau_jax.clients.chat.ChatClient(...)")
         names = [bench.name for bench in self.benches]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"benches are named {names}; give at least one, each with a name of its own")

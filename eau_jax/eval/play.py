@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping
 import numpy as np
 
 from eau_jax.core import knobs as knob
-from eau_jax.core.records import RunFolder, plain, read_lines
+from eau_jax.core.records import RunFolder, plain, read_lines, write_atomic
 from eau_jax.eval import numbers
 from eau_jax.eval.files import sha256
 from eau_jax.eval.plan import Bench, Plan, digest, held_out, made
@@ -51,8 +51,10 @@ def evaluate(plan: Plan, *, again: bool = False, progress: Callable[[str, int, i
         worlds = {bench.name: simulator(bench.env, plan.user, held_out(bench, plan.limit), plan.judge)
                   for bench in plan.benches}
         described = describe(plan, player, worlds)
-        _begin(folder, described)
-        second = _look(sealed, plan, player, worlds, again)
+        begun = _begun(folder, described)
+        second = _look(sealed, plan, player, begun, again)
+        folder.write("plan.json", json.dumps(plain(described), indent=1) + "\n")
+        _mend(folder)
         for bench in plan.benches:
             _play_bench(plan, bench, player, worlds[bench.name], folder, progress)
         lines = list(read_lines(folder.path / "episodes.jsonl"))
@@ -75,28 +77,38 @@ def describe(plan: Plan, player: Player, worlds: Mapping[str, Simulator]) -> dic
             "eau_jax": importlib.metadata.version("eau-jax"), "benches": benches}
 
 
-def _begin(folder: RunFolder, described: Mapping[str, Any]) -> None:
-    """Writes the plan before the first episode, or checks that the folder's plan is this one."""
-    stored, text = folder.path / "plan.json", json.dumps(plain(described), indent=1) + "\n"
-    if stored.exists() and stored.read_text(encoding="utf-8") != text:
-        before, now = json.loads(stored.read_text(encoding="utf-8")), json.loads(text)
-        differing = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+def _begun(folder: RunFolder, described: Mapping[str, Any]) -> bool:
+    """Whether the folder holds this evaluation already; one of another plan is refused."""
+    stored = folder.path / "plan.json"
+    if not stored.exists():
+        return False
+    before, now = json.loads(stored.read_text(encoding="utf-8")), json.loads(json.dumps(plain(described)))
+    differing = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if differing:
         raise ValueError(f"{folder.path} holds an evaluation with another {differing[0]}; choose another --name")
-    folder.write("plan.json", text)
+    return True
 
 
-def _look(sealed: Path, plan: Plan, player: Player, worlds: Mapping[str, Simulator], again: bool) -> bool:
-    """Whether this is a second look at one of the tests; refused unless asked for. Going on with one is none."""
+def _mend(folder: RunFolder) -> None:
+    """Drops a torn last line, so that the next one does not stick to it."""
+    file = folder.path / "episodes.jsonl"
+    if file.exists() and not file.read_bytes().endswith(b"\n"):
+        write_atomic(file, "".join(json.dumps(line) + "\n" for line in read_lines(file)))
+
+
+def _look(sealed: Path, plan: Plan, player: Player, begun: bool, again: bool) -> bool:
+    """Whether this is a second look at one of the tests; refused unless asked for. Going on with one is none. A test is
+    all of a benchmark's tasks, however many of them are played."""
     who = str(player.identity.get("run", player.name))
     second = False
     with RunFolder(sealed) as folder:
         known = list(read_lines(sealed / "looks.jsonl")) if (sealed / "looks.jsonl").exists() else []
         mine = [line for line in known if line["who"] == who]
         new = []
-        for name, world in worlds.items():
-            test = digest(world.tasks)
+        for bench in plan.benches:
+            name, test = bench.name, digest(held_out(bench, 0))
             earlier = [line for line in mine if line["test"] == test]
-            if any(line["plan"] == plan.name for line in earlier):
+            if begun and any(line["plan"] == plan.name for line in earlier):
                 second |= next(line["second"] for line in earlier if line["plan"] == plan.name)
                 continue
             if earlier and not again:
@@ -145,8 +157,9 @@ async def _try(plan: Plan, bench: Bench, player: Player, world: Simulator, pinne
     """One episode, played again with the same seeds where it failed outside the agent's control."""
     seed = plan.seed + EVALUATION_SEED + zlib.crc32(bench.name.encode())
     for attempt in range(plan.retries + 1):
+        session = f"{bench.name}/{row}/{repeat}/{attempt}"
         played = await player.play(world, pinned, index=row, seed=episode_seed(seed, 0, row, repeat),
-                                   group=group_seed(seed, repeat, row), session=f"{bench.name}/{row}/{repeat}/{attempt}")
+                                   group=group_seed(seed, repeat, row), session=session)
         if played.episode.stop.usable:
             break
     return played
@@ -165,7 +178,7 @@ def summarise(plan: Plan, lines: list[Mapping[str, Any]]) -> dict[str, Any]:
     """{"results": by benchmark, "averages": of score and metric over the benchmarks that count}."""
     results = {bench.name: _result([line for line in lines if line["bench"] == bench.name], plan.repeats)
                for bench in plan.benches}
-    counted = [bench.name for bench in plan.benches if bench.averaged and results[bench.name]["tasks"]]
+    counted = [bench.name for bench in plan.benches if bench.averaged]   # one without a usable episode makes them nan
     counts = {name: results[name]["tasks"] for name in counted}
     return {"results": results, "averages": {
         what: numbers.averages({name: results[name][what]["mean"] for name in counted}, counts)
@@ -180,7 +193,9 @@ def _result(lines: list[Mapping[str, Any]], repeats: int) -> dict[str, Any]:
     for line in usable:
         by_task.setdefault(line["row"], []).append(line)
     mean = lambda name: float(np.mean([float(line[name]) for line in usable])) if usable else float("nan")
-    out: dict[str, Any] = {"tasks": len(by_task), "episodes": len(usable), "infra_errors": len(last) - len(usable)}
+    failed = [line["error"] for line in last.values() if not line["usable"]]
+    out: dict[str, Any] = {"tasks": len(by_task), "episodes": len(usable), "infra_errors": len(failed),
+                           "first_error": failed[0] if failed else None}
     for what in ("score", "metric", "success"):
         values = [float(np.mean([float(line[what]) for line in group])) for group in by_task.values()]
         out[what] = numbers.bootstrap(values)._asdict() | {"standard_error": numbers.standard_error(values)}

@@ -6,9 +6,10 @@ success signal at test time, which no other method may. Here the model judges it
 the record says which.
 """
 
+import dataclasses
 from typing import Any, Mapping
 
-from eau_jax.core.types import Episode
+from eau_jax.core.types import Episode, InfraError, StopReason
 from eau_jax.eval import chat_text
 from eau_jax.eval.players import CHARACTERS, REACT, Played, Player, speaker
 from eau_jax.rollout.episode import Pinned, run_episode
@@ -41,7 +42,11 @@ def reflexion(client: Client, *, trials: int = 3, oracle: bool = False) -> Playe
                                        session=f"{session}/{trial}", **episode)
             if not played.stop.usable or trial == trials - 1:
                 break
-            solved, note = _verdict(await client.complete(_look_back(world, played)))
+            try:
+                solved, note = _verdict(await client.complete(_look_back(world, played)))
+            except InfraError as error:
+                played = dataclasses.replace(played, stop=StopReason.INFRA_ERROR, error=f"reflection {trial + 1}: {error}")
+                break
             if (played.success if oracle else solved):
                 break
             notes.append(note)
@@ -50,7 +55,7 @@ def reflexion(client: Client, *, trials: int = 3, oracle: bool = False) -> Playe
     identity: Mapping[str, Any] = {
         "kind": "chat", "model": getattr(client, "model", ""), "temperature": getattr(client, "temperature", None),
         "prompting": "reflexion", "trials": trials, "memory": MEMORY, "signal": "oracle" if oracle else "self"}
-    return Player(f"{getattr(client, 'model', type(client).__name__)} + Reflexion", identity, play)
+    return Player(f"{getattr(client, 'model', type(client).__name__)} + Reflexion{' with an oracle' if oracle else ''}", identity, play)
 
 
 def _look_back(world: Simulator, episode: Episode) -> list[dict[str, str]]:

@@ -81,6 +81,12 @@ def results_table(folder: str | Path) -> Table:
     return shown
 
 
+def first_errors(folder: str | Path) -> dict[str, str]:
+    """Why episodes were dropped, by benchmark that has such."""
+    results = read(folder).record["results"]
+    return {name: result["first_error"] for name, result in results.items() if result["first_error"] is not None}
+
+
 class Comparison(NamedTuple):
     """One line of a comparison."""
 
@@ -102,6 +108,9 @@ def compare(folders: Sequence[str], what: str = "score") -> list[Comparison]:
     found = [read(folder) for folder in folders]
     names = [one.record["name"] if len({o.record["name"] for o in found}) == len(found) else str(one.folder) for one in found]
     lines = []
+    for one, name in zip(found[1:], names[1:], strict=True):
+        if not found[0].record["results"].keys() & one.record["results"].keys():
+            raise ValueError(f"{names[0]} and {name} have no benchmark in common; compare evaluations of one test")
     for bench in found[0].record["results"]:
         values = [_by_task(one, bench, what) for one in found]
         for place, (one, name) in enumerate(zip(found, names, strict=True)):

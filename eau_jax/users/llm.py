@@ -33,7 +33,7 @@ def llm(client: Client) -> User:
     """A user who speaks through `client`."""
 
     async def voice(knobs: Knobs, words: Words) -> tuple[str, str]:
-        text = (await client.complete(request(knobs, words))).strip()
+        text = (await client.complete(request(knobs, words))).rpartition("</think>")[2].strip()   # its thoughts stay its own
         return text if text else words.draft, "llm"
 
     return User(name="llm", knobs=Knobs(), respond=respond, voice=voice)
