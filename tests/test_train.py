@@ -232,6 +232,7 @@ def test_chat_answers_until_an_empty_line(finished, capsys, monkeypatch):
     assert capsys.readouterr().out.count("agent:") == 2
 
 
+@pytest.mark.slow
 def test_dry_run_counts_the_state_to_the_byte(finished):
     config = replace(tiny(), ONE_DEVICE)
     sizes = dry_run.estimate(config, start.architecture(config))

@@ -160,6 +160,7 @@ def damage_gone(path):
     path.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [
     damage_half,
     pytest.param(damage_empty, marks=pytest.mark.slow),
@@ -293,6 +294,7 @@ def kill_at_random(folder, like, kills, seed):
     return newest
 
 
+@pytest.mark.slow
 def test_a_kill_during_a_save(base, tmp_path):
     kill_at_random(tmp_path, abstract_state(base), kills=2, seed=0)
 

@@ -70,6 +70,7 @@ def test_the_answer_is_overwritten_in_place():
     assert np.flatnonzero(episodes.action_ids[0, 0] >= 0).tolist() == [15, 16]
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_the_models_under_the_placeholder():
     made, trajectory = learner(), dialogue()
     params, knobs = small.params(), default_knobs(made)

@@ -142,6 +142,7 @@ def test_matches_the_dense_reference(base, case, name):
     assert_same((loss, grads["critic"]), (expected[0], expected[1]["critic"]))
 
 
+@pytest.mark.slow
 def test_reference_kl_and_entropy_match_the_dense_reference(case):
     learner = small.learner(kl=kl.k3)
     trajectory, _, params, _ = case
@@ -168,7 +169,7 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize("cut", slow_but(CUTS, "micro_batches", "eight_devices"))
+@pytest.mark.parametrize("cut", slow_but(CUTS, "eight_devices"))
 def test_the_cut_does_not_matter(base, case, cut):
     """Micro-batches, packing and devices, for every reduction."""
     changes = dict(CUTS[cut])
@@ -240,6 +241,7 @@ def test_observations_are_not_in_the_loss(base, case):
         assert_same(clean, dirty, 1e-7)
 
 
+@pytest.mark.slow
 def test_a_shared_trunk_adds_the_two_losses(base, case):
     shared = small.learner(critic=critic.shared_trunk)
     trajectory, annotation, params, _ = case

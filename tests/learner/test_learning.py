@@ -60,6 +60,7 @@ def knobs(base):
     return patch(default_knobs(base), FAST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [
     critic.own_tower, pytest.param(critic.shared_trunk, marks=pytest.mark.slow)], ids=lambda kind: kind.name)
 def test_the_critic_overfits_a_fixed_batch(kind):
@@ -127,6 +128,7 @@ def test_knobs_and_row_counts_change_without_a_new_trace(base, knobs):
     assert "policy_zeros" in learner.traces and set(learner.traces.values()) == {1}, learner.traces
 
 
+@pytest.mark.slow
 def test_eight_devices_train_as_one_does(base, knobs):
     """Same losses and gradient norms, and still one trace each: the state comes back where it lay."""
     many = small.learner(mesh=make_mesh(2, 2, 2))
@@ -299,6 +301,7 @@ def dense_nll(params, trajectory):
     return -chosen[trajectory.action_ids.reshape(-1, small.T)[:, 1:] >= 0].mean()
 
 
+@pytest.mark.slow
 def test_a_two_turn_bandit_is_learned():
     """The first action alone decides: reward 1, paid at the end, if its token is below 32."""
     learner = small.learner(tasks=16, group=4, micro_rows=16, minibatches=2, critic_updates=2)

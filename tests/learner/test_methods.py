@@ -37,6 +37,7 @@ def result(learner, case):
     return gradients(learner, learner.critic.together, params, packed, default_knobs(learner))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", LOSSES[:1] + [pytest.param(part, marks=pytest.mark.slow) for part in LOSSES[1:]],
                          ids=lambda part: part.name)
 def test_packing_does_not_matter(annotated, part):
