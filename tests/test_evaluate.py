@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -114,6 +115,64 @@ def test_a_second_look_is_refused_and_recorded(tmp_path):
     assert [line["second"] for line in read_lines(tmp_path / "sealed" / "looks.jsonl")] == [False, False, True]
 
 
+def test_a_look_is_not_hidden_by_a_part_of_the_test_or_by_deleting_the_result(tmp_path):
+    folder = evaluate(plan(tmp_path))
+    with pytest.raises(SecondLookError):
+        evaluate(plan(tmp_path, name="part", limit=5))
+    assert not (tmp_path / "sealed" / "eval" / "part" / "plan.json").exists()
+    shutil.rmtree(folder)
+    with pytest.raises(SecondLookError):
+        evaluate(plan(tmp_path, seed=9))
+    assert record(evaluate(plan(tmp_path, seed=9), again=True))["second_look"]
+
+
+def test_a_torn_last_line_is_played_again(tmp_path):
+    whole = record(evaluate(plan(tmp_path, concurrency=1)))
+    file = tmp_path / "sealed" / "eval" / "p" / "episodes.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    again = record(evaluate(plan(tmp_path, concurrency=1)))
+    assert again == whole and len(list(read_lines(file))) == 12
+
+
+def test_a_reflection_that_fails_is_an_infrastructure_error_of_its_episode(tmp_path):
+    class Away(Voice):
+        async def complete(self, messages):
+            if "look back" in messages[0]["content"]:
+                raise InfraError("away with a-key")
+            return await super().complete(messages)
+
+    folder = evaluate(plan(tmp_path, lambda: reflexion(Away("[finish]"), trials=2), retries=0))
+    result = record(folder)["results"]["intention"]
+    assert result["infra_errors"] == 12 and "reflection 1: away" in result["first_error"]
+    assert record(folder)["averages"]["score"]["macro"] is None
+
+
+def test_a_key_that_the_server_echoes_is_not_recorded(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "a-secret-key")
+    client = ChatClient("http://127.0.0.1:9", "m")
+    assert "a-secret-key" not in client._failure(1, "HTTP 401: bad key a-secret-key") and "[key]" in client._failure(1, "a-secret-key")
+
+
+def test_a_plan_with_a_judge_starts_from_the_command_line(tmp_path):
+    file = tmp_path / "judged.py"
+    file.write_text((ROOT / "configs" / "eval_built_in.py").read_text() + f"""
+
+import dataclasses
+from eau_jax.clients.chat import ChatClient
+
+_plain = plan
+
+
+def plan():
+    benches = _plain().benches[1:]
+    return dataclasses.replace(_plain(), benches=benches, judge=ChatClient("http://127.0.0.1:9/v1", "m", max_retries=0),
+                               retries=0, root={str(tmp_path)!r})
+""")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["eval", str(file), "--limit", "1"])
+    assert ended.value.code == 0
+
+
 def test_another_plan_of_the_same_name_is_refused(tmp_path):
     evaluate(plan(tmp_path))
     with pytest.raises(ValueError, match="another seed; choose another --name"):
@@ -187,6 +246,8 @@ def test_canaries_reach_no_prompt_and_no_training_record(tmp_path):
 @pytest.mark.parametrize("changes, said", [
     (dict(repeats=0), "repeats = 0"), (dict(name="a/b"), "cannot be a folder"), (dict(benches=()), "at least one"),
     (dict(benches=(BENCH, BENCH)), "a name of its own"), (dict(player=lambda: 3), "must give a Player"),
+    (dict(player=scripted("expert")), "player must be a function"), (dict(user="symbolic"), "user a User"),
+    (dict(judge="gpt"), "no chat client"), (dict(benches=(Bench("b", intention, BENCH.tasks(), version="x"),)), "is not a Bench"),
     (dict(player=lambda: scripted("exprt")), "script 'exprt'; allowed: expert"),
     (dict(benches=(Bench("b", intention, BENCH.tasks, version="x", knobs={"env.max_turn": 3}),)), "did you mean 'env.max_turns'"),
 ])

@@ -30,7 +30,7 @@ def ends(lines):
     (["[search] test", "[action] 1 1 1 1", "[answer] 15"],
      ["The test case is a=2, b=3, c=4, d=5.", "The value is 1.", "Correct."], [0, 0, 1], StopReason.COMPLETED),
     (["[action] 2, 3, 4, 5", "[action] 3-5 2 1", "[action] 1 2 3", "[search] rule", "[finish]"],
-     ["You cannot try the test case itself.", "The value is -5.", "Give exactly four numbers.",
+     ["You cannot try the test case itself, nor come so near.", "The value is -5.", "Give exactly four numbers.",
       "Only [search] test is possible.",
       "Goodbye."], [0, 0, 0, 0, 0], StopReason.COMPLETED),
     (["[answer] 14", "[answer]", "[answer] many", "[answer] nan", "[answer] 15.0000005"],
@@ -54,6 +54,8 @@ def test_episodes_by_hand_at_the_default_knobs(messages, replies, rewards, stop)
     (dict(invalid_penalty=0.3, max_invalid=1), ["[action] 1", "hello"], [-0.3, -0.3]),
     (dict(repeat_penalty=0.3, finish_penalty=0.5), ["[search] test", "[search] test", "[finish]"], [0, -0.3, -0.5]),
     (dict(tol=1.0), ["[answer] 14"], [1]),
+    (dict(probe_cost=0.2), ["[action] 2.001 3 4 5", "[action] 2.6 3 4 5", "[finish]"], [0, -0.2, 0]),
+    (dict(probe_cost=0.2, block_radius=0), ["[action] 2.001 3 4 5", "[finish]"], [-0.2, 0]),
     (dict(patience=2), ["[search] test", "[search] test", "[action] 1"], [0, 0, 0]),
 ])
 def test_rewards_by_hand_with_other_knobs(changes, messages, rewards):

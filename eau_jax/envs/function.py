@@ -43,6 +43,8 @@ class Knobs:
     max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
     patience: int = knob(64, 1, 64, "useless messages the user bears; the default rules leave when none is left")
     max_probe: int = knob(64, 0, 64, "probes that are evaluated; further ones are refused")
+    block_radius: float = knob(0.5, 0.0, 10.0, "probes whose four numbers are all this near the test case's are refused, because "
+                                              "rounding their value gives the answer; upstream: 0")
     tol: float = knob(1e-6, 1e-9, 10.0, "largest absolute error of a correct answer", log=True, trust=10.0)
     r_correct: float = knob(1.0, -1.0, 1.0, "reward for a correct answer")
     r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong answer")
@@ -140,7 +142,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     correct = submit & (jnp.abs(error) <= knobs.tol)
     wrong = submit & ~correct
     answer, leave = reply == Reply.ANSWER, reply == Reply.LEAVE
-    blocked, spent = (act.values == case).all(), state.probes >= knobs.max_probe
+    blocked, spent = (jnp.abs(act.values - case) <= knobs.block_radius).all(), state.probes >= knobs.max_probe
     probed = (code == Do.PROBE) & answer & ~blocked & ~spent
     _, exists = run(jnp.asarray(table.program)[state.task], act.values)
     volunteer = (reply == Reply.VOLUNTEER) & ~submit & ~finish & ~seen.malformed

@@ -55,7 +55,7 @@ OPENING = "What is the value at the test case?"
 
 _WORDS = {
     Say.MALFORMED: "I cannot read that. Write [action], [search], [answer] or [finish].",
-    Say.BLOCKED: "You cannot try the test case itself.",
+    Say.BLOCKED: "You cannot try the test case itself, nor come so near.",
     Say.NEED_FOUR: "Give exactly four numbers.",
     Say.MATH_ERROR: "No value there.",
     Say.SPENT: "No tries left.",

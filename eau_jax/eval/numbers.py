@@ -55,8 +55,9 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def averages(means: Mapping[str, float], counts: Mapping[str, int]) -> dict[str, float]:
-    """`micro`: weighted by the number of tasks (UserRL reports it); `macro`: unweighted (EAU reports it)."""
-    if not means:
+    """`micro`: weighted by the number of tasks (UserRL reports it); `macro`: unweighted (EAU reports it). nan where a
+    benchmark has no task."""
+    if not means or not all(counts[name] for name in means):
         return {"micro": float("nan"), "macro": float("nan")}
     total = sum(counts[name] for name in means)
     return {"micro": sum(means[name] * counts[name] for name in means) / total,

@@ -10,7 +10,7 @@ from eau_jax.envs.message import act
 from worlds import draw_acts
 
 CODES = Do
-MOVED = {"tol": 10.0}   # knobs for which an end of the range cannot show, and what to move them to instead
+MOVED = {"tol": 10.0, "block_radius": 10.0}   # knobs for which an end of the range cannot show, and what to move them to instead
 TELLS = False           # its replies disclose by their codes, not by slots
 FLOOR = 0.05            # what an agent may score that does not try
 
