@@ -93,6 +93,7 @@ def test_held_out_results_lie_outside_the_run_folder(finished):
     assert not list(finished.rglob("eval.jsonl"))
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_is_the_same_run(finished, tmp_path, monkeypatch):
     real, updates = train.one_update, []
 
