@@ -172,6 +172,7 @@ def test_secrets_are_the_hidden_values():
     assert all(secrets(task, 0, 0) for task in built_in("colbench", 200)[1])
 
 
+@pytest.mark.slow
 def test_conversations_do_not_leak():
     for seed, task in enumerate(built_in("colbench", 30)[1]):
         told = 0

@@ -275,6 +275,7 @@ def test_hostile_messages_give_the_same_on_both_paths(pairs, name):
         same_records(pair, index, *play(pair, index, saying(*messages[start:start + 60]), settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, writes", [("retail", 176), ("airline", 49)])
 def test_gold_calls_solve_every_task_and_any_write_less_or_more_does_not(pairs, name, writes):
     """Whole episodes under jit(vmap): every task's gold calls, what has to be said, and the transfer that ends it."""

@@ -453,6 +453,7 @@ def _null_agents():
         "echo": lambda task, state, rng: telecom.prompt(task)[1], "stop": script(*["###STOP###"] * 64)}
 
 
+@pytest.mark.slow
 def test_agents_that_do_not_try_stay_below_the_floor():
     env, tasks = built_in("telecom", 25)
     for name, agent in _null_agents().items():
@@ -476,6 +477,7 @@ def _random_episodes(tasks, count, turns, seed):
     return acts, out
 
 
+@pytest.mark.slow
 def test_text_and_arrays_give_the_same_rewards_and_endings():
     """Acts put into words and read back, one at a time, against the batch."""
     env, tasks = built_in("telecom", 16)
@@ -516,6 +518,7 @@ def _check_leaks(count, seed):
             assert all(value in text for value in env.disclosed(task, int(step.disclosed[b]), 0))
 
 
+@pytest.mark.slow
 def test_replies_name_disclosed_facts_only():
     _check_leaks(32, 0)
 

@@ -59,6 +59,7 @@ def test_chunks_and_decoding_equal_forward(config):
         np.testing.assert_allclose(found[n, :held[n]], expected[n, :held[n]], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_slot_with_nothing_new_keeps_its_cache_to_the_bit():
     N, S = 3, 12
     tokens, _, _ = rows(N, 4)
@@ -72,6 +73,7 @@ def test_a_slot_with_nothing_new_keeps_its_cache_to_the_bit():
         assert [np.flatnonzero(row).tolist() for row in touched] == [[2, 3, 4], [], [10, 11]]
 
 
+@pytest.mark.slow
 def test_rows_may_extend_any_slots():
     """Two rows that extend slots 3 and 1 do what four rows do that extend all; a third row without tokens does nothing."""
     N, S = 4, 12

@@ -77,6 +77,7 @@ def test_the_critic_overfits_a_fixed_batch(kind):
     assert last["explained_variance"].result() > 0.95
 
 
+@pytest.mark.slow
 def test_an_action_with_a_positive_advantage_becomes_likelier_at_every_step(base, knobs):
     """A = 1 on the first action of one episode and 0 elsewhere, small learning rate."""
     small_steps = patch(knobs, {"policy_optimizer.learning_rate": 1e-4})
@@ -249,6 +250,7 @@ def test_a_batch_that_does_not_fit_is_refused(base, knobs):
         annotate(base, small.start(base), naked, knobs)
 
 
+@pytest.mark.slow
 def test_the_optimizer_equals_a_static_one_and_decays_matrices_only(base):
     names = axes(base)["policy"]
     params = small.params()
@@ -273,6 +275,7 @@ def test_the_optimizer_equals_a_static_one_and_decays_matrices_only(base):
     np.testing.assert_allclose(ratio, 0.1, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_fine_tuning_learns_the_agents_tokens_and_only_those(base):
     trajectory = small.trajectory()
     knobs = {"policy_optimizer": optimizer.Knobs(learning_rate=np.float32(3e-3))}

@@ -56,6 +56,7 @@ def test_knobs_are_those_of_the_loss():
     assert default_knobs(small.learner(shaping=shaping.scaled))["shaping"] is shaping.scaled.knobs
 
 
+@pytest.mark.slow
 def test_shaped_rewards_reach_the_targets():
     plain, shaped = small.learner(), small.learner(shaping=shaping.scaled)
     state, trajectory = small.start(plain), small.trajectory()
@@ -89,6 +90,7 @@ def test_retrieved_text_is_out_of_the_loss():
     assert abs(of(learned)[0] - of(packed)[0]) > 1e-3
 
 
+@pytest.mark.slow
 def test_equal_policies_have_nothing_to_correct():
     """theta = theta_old = theta_sampler: ratios are 1, nothing is clipped, every weight is 1."""
     learner = small.learner()
