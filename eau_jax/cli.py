@@ -147,7 +147,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError, NonFiniteError, InfraError) as error:
         _fail(error)
     except KeyboardInterrupt:
-        Console(stderr=True).print("eau-jax: stopped; training goes on with --resume, an evaluation or study with the same command", highlight=False)
+        Console(stderr=True).print("eau-jax: stopped; training goes on with --resume, an evaluation or study with the same "
+                                     "command", highlight=False)
         sys.exit(130)
 
 
@@ -224,9 +225,10 @@ def _learn(command: str, arguments: list[str]) -> int:
 
 
 def _evaluate(plan: Any, again: bool) -> int:
+    """Exit status 1 when a benchmark has no usable episode; the same command tries them again."""
     from eau_jax.eval.play import evaluate
     from eau_jax.progress import Watch
-    from eau_jax.report.evaluation import first_errors, results_table, write_page
+    from eau_jax.report.evaluation import first_errors, results_table, unscored, write_page
 
     with Watch() as watch:
         folder = evaluate(plan, again=again, progress=watch.at)
@@ -234,7 +236,7 @@ def _evaluate(plan: Any, again: bool) -> int:
         for name, why in first_errors(folder).items():
             watch.say(f"{name}: dropped episodes failed outside the agent's control, the first because: {why}")
         watch.say(f"report: {write_page(folder)}")
-    return 0
+    return 1 if unscored(folder) else 0
 
 
 def _compare(given: Compare) -> int:

@@ -153,7 +153,7 @@ def test_a_key_that_the_server_echoes_is_not_recorded(monkeypatch):
     assert "a-secret-key" not in client._failure(1, "HTTP 401: bad key a-secret-key") and "[key]" in client._failure(1, "a-secret-key")
 
 
-def test_a_plan_with_a_judge_starts_from_the_command_line(tmp_path):
+def test_a_plan_with_a_judge_starts_from_the_command_line(tmp_path, capsys):
     file = tmp_path / "judged.py"
     file.write_text((ROOT / "configs" / "eval_built_in.py").read_text() + f"""
 
@@ -170,7 +170,8 @@ def plan():
 """)
     with pytest.raises(SystemExit) as ended:
         cli.main(["eval", str(file), "--limit", "1"])
-    assert ended.value.code == 0
+    assert ended.value.code == 1      # it ran, and its judge cannot be reached: nothing was scored
+    assert "outside the agent's control" in capsys.readouterr().out
 
 
 def test_another_plan_of_the_same_name_is_refused(tmp_path):
@@ -247,7 +248,9 @@ def test_canaries_reach_no_prompt_and_no_training_record(tmp_path):
     (dict(repeats=0), "repeats = 0"), (dict(name="a/b"), "cannot be a folder"), (dict(benches=()), "at least one"),
     (dict(benches=(BENCH, BENCH)), "a name of its own"), (dict(player=lambda: 3), "must give a Player"),
     (dict(player=scripted("expert")), "player must be a function"), (dict(user="symbolic"), "user a User"),
-    (dict(judge="gpt"), "no chat client"), (dict(benches=(Bench("b", intention, BENCH.tasks(), version="x"),)), "is not a Bench"),
+    (dict(judge="gpt"), "no chat client"),
+    (dict(judge=Voice(""), benches=(Bench("f", function, lambda: function_tasks.generate("test", 2, 0), version="x"),)),
+     "judge would do nothing"), (dict(benches=(Bench("b", intention, BENCH.tasks(), version="x"),)), "is not a Bench"),
     (dict(player=lambda: scripted("exprt")), "script 'exprt'; allowed: expert"),
     (dict(benches=(Bench("b", intention, BENCH.tasks, version="x", knobs={"env.max_turn": 3}),)), "did you mean 'env.max_turns'"),
 ])
@@ -285,6 +288,14 @@ def test_pages_and_comparison(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["compare", folders[0], str(tmp_path / "none")])
     assert ended.value.code == 2 and "holds no finished evaluation" in capsys.readouterr().err
+
+
+def test_only_evaluations_under_the_same_rules_are_compared(tmp_path):
+    bench = Bench("intention", intention, BENCH.tasks, version="generator", knobs={"env.max_turns": 2})
+    left = evaluate(plan(tmp_path, name="left"))
+    right = evaluate(plan(tmp_path, lambda: scripted("novice"), name="right", benches=(bench,)))
+    with pytest.raises(ValueError, match="another limits"):
+        compare([str(left), str(right)])
 
 
 def test_a_plan_from_the_command_line(tmp_path, capsys):

@@ -84,6 +84,8 @@ class Plan:
                              "User, such as eau_jax.users.symbolic.symbolic")
         if self.judge is not None and not hasattr(self.judge, "complete"):
             raise ValueError(f"judge = {self.judge!r:.60} is no chat client; give one such as eau_jax.clients.chat.ChatClient(...)")
+        if self.judge is not None and self.benches and not any(bench.env.question for bench in self.benches):
+            raise ValueError(f"judge would do nothing: {self.benches[0].env.name} has no question for one; leave it out")
         names = [bench.name for bench in self.benches]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"benches are named {names}; give at least one, each with a name of its own")

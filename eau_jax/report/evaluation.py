@@ -81,6 +81,11 @@ def results_table(folder: str | Path) -> Table:
     return shown
 
 
+def unscored(folder: str | Path) -> list[str]:
+    """Benchmarks without a single usable episode."""
+    return [name for name, result in read(folder).record["results"].items() if not result["episodes"]]
+
+
 def first_errors(folder: str | Path) -> dict[str, str]:
     """Why episodes were dropped, by benchmark that has such."""
     results = read(folder).record["results"]
@@ -111,6 +116,12 @@ def compare(folders: Sequence[str], what: str = "score") -> list[Comparison]:
     for one, name in zip(found[1:], names[1:], strict=True):
         if not found[0].record["results"].keys() & one.record["results"].keys():
             raise ValueError(f"{names[0]} and {name} have no benchmark in common; compare evaluations of one test")
+        for bench in found[0].record["benches"].keys() & one.record["benches"].keys():
+            left, right = (_rules(each.record["benches"][bench]) for each in (found[0], one))
+            differing = [what for what in left if left[what] != right[what]]
+            if differing:
+                raise ValueError(f"{names[0]} and {name} played {bench!r} with another {differing[0]}; compare evaluations that "
+                                 f"differ in the player only, or in user, judge, seed and repeats")
     for bench in found[0].record["results"]:
         values = [_by_task(one, bench, what) for one in found]
         for place, (one, name) in enumerate(zip(found, names, strict=True)):
@@ -125,6 +136,12 @@ def compare(folders: Sequence[str], what: str = "score") -> list[Comparison]:
                 raise ValueError(f"{names[0]} and {name} have no task of {bench!r} in common; compare evaluations of one test")
             lines.append(Comparison(bench, name, result, difference, common))
     return lines
+
+
+def _rules(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """What has to be the same for two evaluations of a benchmark to be compared."""
+    limits = {path: value for path, value in bench["knobs"].items() if path.startswith("env.")}
+    return {"env": bench["env"], "version": bench["version"], "rules": bench["rules_sha256"], "limits": limits}
 
 
 def comparison_table(lines: Sequence[Comparison], what: str) -> Table:
