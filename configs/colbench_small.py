@@ -10,8 +10,8 @@ Command      eau-jax train configs/colbench_small.py
 from eau_jax.algorithms.kl import k3
 from eau_jax.clients.executor import Executor
 from eau_jax.config import Algorithm, Config, Evaluation, Learn, Model, Rollout, Sft, Tasks
-from eau_jax.envs import colbench_tasks
-from eau_jax.envs.colbench import colbench
+from eau_jax.envs.colbench import tasks as colbench_tasks
+from eau_jax.envs.colbench.colbench import colbench
 from eau_jax.rollout.template import TINY
 from eau_jax.start import new_model
 

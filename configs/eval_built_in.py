@@ -7,9 +7,9 @@ Expected     the expert's score: 1.0 on function and on intention.
 Command      eau-jax eval configs/eval_built_in.py
 """
 
-from eau_jax.envs import function_tasks, intention_tasks
-from eau_jax.envs.function import function
-from eau_jax.envs.intention import intention
+from eau_jax.envs.gyms import function_tasks, intention_tasks
+from eau_jax.envs.gyms.function import function
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.eval.plan import Bench, Plan
 from eau_jax.eval.players import scripted
 

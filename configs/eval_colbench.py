@@ -11,8 +11,8 @@ Command      eau-jax eval configs/eval_colbench.py
 import os
 
 from eau_jax.clients.executor import Executor
-from eau_jax.envs import colbench_tasks
-from eau_jax.envs.colbench import colbench
+from eau_jax.envs.colbench import tasks as colbench_tasks
+from eau_jax.envs.colbench.colbench import colbench
 from eau_jax.eval.plan import Bench, Plan
 from eau_jax.eval.players import scripted
 

@@ -12,10 +12,10 @@ Command      EAU_DATA=data eau-jax eval configs/eval_tau2.py --repeats 4     (`e
 import os
 from pathlib import Path
 
-from eau_jax.envs import telecom_tasks
-from eau_jax.envs.tau2_data import load
-from eau_jax.envs.tau2_world import world
-from eau_jax.envs.telecom import telecom
+from eau_jax.envs.telecom import tasks as telecom_tasks
+from eau_jax.envs.tau2.data import load
+from eau_jax.envs.tau2.world import world
+from eau_jax.envs.telecom.telecom import telecom
 from eau_jax.eval.plan import Bench, Plan
 from eau_jax.eval.players import scripted
 

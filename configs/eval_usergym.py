@@ -12,17 +12,17 @@ Command      EAU_DATA=data eau-jax eval configs/eval_usergym.py     (`eau-jax da
 import os
 from pathlib import Path
 
-from eau_jax.envs import (function_tasks, intention_tasks, persuade_tasks, search_tasks, tau_gym, telepathy_tasks, travel_tasks,
-                          turtle_tasks)
-from eau_jax.envs.function import function
-from eau_jax.envs.intention import intention
-from eau_jax.envs.persuade import persuade
-from eau_jax.envs.search import search
-from eau_jax.envs.search_index import index
-from eau_jax.envs.tau2_data import load as load_domain
-from eau_jax.envs.telepathy import telepathy
-from eau_jax.envs.travel import travel
-from eau_jax.envs.turtle import turtle
+from eau_jax.envs.gyms import (function_tasks, intention_tasks, persuade_tasks, search_tasks, tau as tau_gym,
+                               telepathy_tasks, travel_tasks, turtle_tasks)
+from eau_jax.envs.gyms.function import function
+from eau_jax.envs.gyms.intention import intention
+from eau_jax.envs.gyms.persuade import persuade
+from eau_jax.envs.gyms.search import search
+from eau_jax.envs.gyms.search_index import index
+from eau_jax.envs.tau2.data import load as load_domain
+from eau_jax.envs.gyms.telepathy import telepathy
+from eau_jax.envs.gyms.travel import travel
+from eau_jax.envs.gyms.turtle import turtle
 from eau_jax.eval.plan import Bench, Plan
 from eau_jax.eval.players import scripted
 

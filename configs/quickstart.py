@@ -10,8 +10,8 @@ Command      scripts/quickstart        (or: eau-jax train configs/quickstart.py)
 
 from eau_jax.algorithms.kl import k3
 from eau_jax.config import Algorithm, Config, Evaluation, Learn, Model, Rollout, Sft, Tasks
-from eau_jax.envs import intention_tasks
-from eau_jax.envs.intention import intention
+from eau_jax.envs.gyms import intention_tasks
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.rollout.template import TINY
 from eau_jax.start import new_model
 

@@ -8,8 +8,8 @@ Command      eau-jax train configs/qwen3_4b_intention.py --model.folder PATH    
 """
 
 from eau_jax.config import Algorithm, Checkpoint, Config, Evaluation, Learn, Model, Rollout, Tasks
-from eau_jax.envs import intention_tasks
-from eau_jax.envs.intention import intention
+from eau_jax.envs.gyms import intention_tasks
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.learner.critic import shared_trunk
 from eau_jax.models.config import ModelConfig
 from eau_jax.rollout.template import QWEN3

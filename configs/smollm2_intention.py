@@ -8,8 +8,8 @@ Command      eau-jax train configs/smollm2_intention.py      (needs the extra [s
 """
 
 from eau_jax.config import Checkpoint, Config, Evaluation, Learn, Model, Rollout, Sft, Tasks
-from eau_jax.envs import intention_tasks
-from eau_jax.envs.intention import intention
+from eau_jax.envs.gyms import intention_tasks
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.rollout.template import SMOLLM2
 from eau_jax.start import smollm2
 

@@ -14,8 +14,8 @@ from eau_jax.algorithms.group import grpo, rloo
 from eau_jax.algorithms.view import by_action, by_token
 from eau_jax.config import Tasks
 from eau_jax.config_file import load_config, replace
-from eau_jax.envs import function_tasks
-from eau_jax.envs.function import function
+from eau_jax.envs.gyms import function_tasks
+from eau_jax.envs.gyms.function import function
 from eau_jax.learner.critic import no_critic
 from eau_jax.study import Study
 

@@ -84,7 +84,7 @@ def tasks(config: Config, split: str) -> tuple[Task, ...]:
     if file:
         if config.tasks.load is None:
             raise ConfigError(f"tasks.{split}_file = {file!r}, but the config has no tasks.load that could read it; give "
-                              f"Tasks(load=...) in the config, such as eau_jax.envs.intention_tasks.load")
+                              f"Tasks(load=...) in the config, such as eau_jax.envs.gyms.intention_tasks.load")
         found = config.tasks.load(file)
     elif config.tasks.generate is None:
         raise ConfigError(f"the config has neither tasks.generate nor tasks.{split}_file; give one of them")

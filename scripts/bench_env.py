@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from eau_jax.core.part import Act, Env
-from eau_jax.envs import function_tasks, intention_tasks
-from eau_jax.envs.function import function
-from eau_jax.envs.function_text import Do as FunctionDo
-from eau_jax.envs.intention import intention
-from eau_jax.envs.intention_text import Do as IntentionDo
+from eau_jax.envs.gyms import function_tasks, intention_tasks
+from eau_jax.envs.gyms.function import function
+from eau_jax.envs.gyms.function_text import Do as FunctionDo
+from eau_jax.envs.gyms.intention import intention
+from eau_jax.envs.gyms.intention_text import Do as IntentionDo
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
 

@@ -55,8 +55,8 @@ from eau_jax.algorithms.gae import gae
 from eau_jax.core.batching import pack, to_trajectory
 from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import Trajectory
-from eau_jax.envs import intention_tasks
-from eau_jax.envs.intention import intention
+from eau_jax.envs.gyms import intention_tasks
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.parts import Annotation, Learner, LearnerState

@@ -20,12 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from eau_jax.core.part import Act, Env
-from eau_jax.envs import message, tau2_data
-from eau_jax.envs.airline_slice import airline_slice
-from eau_jax.envs.retail_slice import retail_slice
-from eau_jax.envs.tau2_agent import tool_call
-from eau_jax.envs.tau2_data import Domain
-from eau_jax.envs.tau2_arrays import WRITE
+from eau_jax.envs import message
+from eau_jax.envs.tau2 import data as tau2_data
+from eau_jax.envs.tau2.airline_slice import airline_slice
+from eau_jax.envs.tau2.retail_slice import retail_slice
+from eau_jax.envs.tau2.agent import tool_call
+from eau_jax.envs.tau2.data import Domain
+from eau_jax.envs.tau2.arrays import WRITE
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
 

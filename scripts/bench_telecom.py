@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from eau_jax.core.part import Act
-from eau_jax.envs import telecom_tasks
-from eau_jax.envs.telecom import telecom
-from eau_jax.envs.telecom_parse import LOCATION, PHONE
-from eau_jax.envs.telecom_records import Call
-from eau_jax.envs.telecom_start import gold, padded
-from eau_jax.envs.telecom_tools import Do
+from eau_jax.envs.telecom import tasks as telecom_tasks
+from eau_jax.envs.telecom.telecom import telecom
+from eau_jax.envs.telecom.parse import LOCATION, PHONE
+from eau_jax.envs.telecom.records import Call
+from eau_jax.envs.telecom.start import gold, padded
+from eau_jax.envs.telecom.tools import Do
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
 

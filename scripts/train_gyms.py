@@ -25,13 +25,14 @@ WORLDS: dict[str, str] = {
                '"sft.expert_share": 0.5, "sft.steps": 320, '
                '"knobs": {**rates, "env.max_turns": 16}}',
 }
+MODULES = {"telecom": ("telecom.telecom", "telecom.tasks")}   # of envs, where they are not in gyms
 OWN = {"colbench": "colbench_small.py"}   # worlds with a config of their own
 SOURCE = '''
 
 from eau_jax.config import Tasks
 from eau_jax.config_file import replace
-from eau_jax.envs import {name}_tasks
-from eau_jax.envs.{name} import {name}
+from eau_jax.envs.{tasks} import generate, load
+from eau_jax.envs.{module} import {name}
 
 _quickstart = config
 
@@ -39,7 +40,7 @@ _quickstart = config
 def config():
     base = _quickstart()
     rates = {{path: value for path, value in base.knobs.items() if not path.startswith("env.")}}
-    tasks = Tasks(generate={name}_tasks.generate, load={name}_tasks.load, train=2000, test=64)
+    tasks = Tasks(generate=generate, load=load, train=2000, test=64)
     return replace(base, {{"env": {name}, "tasks": tasks, **{changes}}})
 '''
 
@@ -57,8 +58,9 @@ def main() -> None:
     arguments.root.mkdir(parents=True, exist_ok=True)
     for name in arguments.worlds:
         source = arguments.root / f"{name}.py"
-        source.write_text((CONFIGS / OWN[name]).read_text() if name in OWN else
-                          (CONFIGS / "quickstart.py").read_text() + SOURCE.format(name=name, changes=WORLDS[name]))
+        module, tasks = MODULES.get(name, (f"gyms.{name}", f"gyms.{name}_tasks"))
+        changed = SOURCE.format(name=name, module=module, tasks=tasks, changes=WORLDS.get(name))
+        source.write_text((CONFIGS / OWN[name]).read_text() if name in OWN else (CONFIGS / "quickstart.py").read_text() + changed)
         subprocess.run([sys.executable, "-c", "from eau_jax.cli import main; main()", "train", str(source), "--resume", "--root",
                         str(arguments.root), "--name", name, "--learn.steps", str(arguments.updates)], check=True)
     runs = {name: arguments.root / name for name in names if (arguments.root / name / "metrics.jsonl").exists()}

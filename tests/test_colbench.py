@@ -9,11 +9,11 @@ from play import built_in, play, script
 from eau_jax.clients.executor import Executor, Limits, Outcome
 from eau_jax.core.part import Kind, TimeStep
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import colbench_tasks, colbench_text
-from eau_jax.envs.colbench import colbench
-from eau_jax.envs.colbench_facts import read_facts
-from eau_jax.envs.colbench_tasks import SHAPES, calls, facts, guess
-from eau_jax.envs.colbench_text import CHAR_LIMIT, Do, Say, render, secrets
+from eau_jax.envs.colbench import tasks as colbench_tasks, text as colbench_text
+from eau_jax.envs.colbench.colbench import colbench
+from eau_jax.envs.colbench.facts import read_facts
+from eau_jax.envs.colbench.tasks import SHAPES, calls, facts, guess
+from eau_jax.envs.colbench.text import CHAR_LIMIT, Do, Say, render, secrets
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.file import TaskFileError
 from eau_jax.envs.message import act

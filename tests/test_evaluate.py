@@ -15,9 +15,9 @@ from eau_jax import cli
 from eau_jax.clients.chat import ChatClient
 from eau_jax.core.records import read_lines
 from eau_jax.core.types import HeldOutTask, InfraError, Task
-from eau_jax.envs import function_tasks, intention_tasks
-from eau_jax.envs.function import function
-from eau_jax.envs.intention import intention
+from eau_jax.envs.gyms import function_tasks, intention_tasks
+from eau_jax.envs.gyms.function import function
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.eval import chat_text, numbers
 from eau_jax.eval.plan import Bench, Plan
 from eau_jax.eval.play import SecondLookError, evaluate

@@ -9,10 +9,10 @@ import pytest
 from play import built_in, play, script
 
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import function_tasks
+from eau_jax.envs.gyms import function_tasks
 from eau_jax.envs.ending import stop_reason
-from eau_jax.envs.function import function, run
-from eau_jax.envs.function_tasks import evaluate, program
+from eau_jax.envs.gyms.function import function, run
+from eau_jax.envs.gyms.function_tasks import evaluate, program
 
 RECORD = {"id": "f-1", "rule": "(a + b) * c - d", "test_case": [2, 3, 4, 5], "expected_result": 15.0}
 TASK = Task(id="f-1", env="function", data=RECORD)

@@ -7,11 +7,11 @@ import pytest
 from play import built_in, play, script
 
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import intention_match as match
-from eau_jax.envs import intention_tasks
+from eau_jax.envs.gyms import intention_match as match
+from eau_jax.envs.gyms import intention_tasks
 from eau_jax.envs.ending import stop_reason
-from eau_jax.envs.intention import intention
-from eau_jax.envs.intention_text import Do, Say, disclosed, parse, render, secrets, value
+from eau_jax.envs.gyms.intention import intention
+from eau_jax.envs.gyms.intention_text import Do, Say, disclosed, parse, render, secrets, value
 from eau_jax.envs.message import act
 from eau_jax.core.part import Kind, TimeStep
 from eau_jax.users.voice import leaks

@@ -63,7 +63,7 @@ def test_imports_go_down(file):
 @pytest.mark.parametrize("path, source", [
     ("core/types.py", "import eau_jax.models"),
     ("algorithms/gae.py", "from eau_jax import learner"),
-    ("envs/function.py", "from eau_jax.users import symbolic"),
+    ("envs/gyms/function.py", "from eau_jax.users import symbolic"),
     ("learner/loss.py", "def f():\n    import openai"),
     ("models/transformer.py", "import torch.nn"),
 ])

@@ -9,12 +9,12 @@ from worlds import persuade as world
 
 from eau_jax.core.part import Kind
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import persuade_tasks
+from eau_jax.envs.gyms import persuade_tasks
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.file import TaskFileError
-from eau_jax.envs.persuade import persuade
-from eau_jax.envs.persuade_tasks import points, weights
-from eau_jax.envs.persuade_text import Do, Flag, attacked, disclosed, parse, question, secrets
+from eau_jax.envs.gyms.persuade import persuade
+from eau_jax.envs.gyms.persuade_tasks import points, weights
+from eau_jax.envs.gyms.persuade_text import Do, Flag, attacked, disclosed, parse, question, secrets
 from eau_jax.users.rules import compile_rules
 
 TASK = Task(id="p-1", env="persuade", data={

@@ -10,7 +10,7 @@ import pytest
 from eau_jax.clients import screenshot as shots
 from eau_jax.clients.screenshot import BROWSERS, PICTURE, screenshot, similarity
 from eau_jax.core.types import InfraError
-from eau_jax.envs import frontend_tasks
+from eau_jax.envs.colbench import frontend_tasks
 from eau_jax.envs.file import TaskFileError
 
 STAND_IN = """#!{python}

@@ -7,13 +7,13 @@ import pytest
 from play import built_in, play, script
 
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import search_tasks
+from eau_jax.envs.gyms import search_tasks
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.file import TaskFileError
-from eau_jax.envs.search import search
-from eau_jax.envs.search_index import index, read_passages
-from eau_jax.envs.search_tasks import TOWNS, corpus, passage, rival, value
-from eau_jax.envs.search_text import Do, question
+from eau_jax.envs.gyms.search import search
+from eau_jax.envs.gyms.search_index import index, read_passages
+from eau_jax.envs.gyms.search_tasks import TOWNS, corpus, passage, rival, value
+from eau_jax.envs.gyms.search_text import Do, question
 from eau_jax.users.voice import leaks
 from worlds.search import INDEX, env
 

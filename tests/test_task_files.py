@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from eau_jax.envs import function_tasks, intention_tasks
+from eau_jax.envs.gyms import function_tasks, intention_tasks
 from eau_jax.envs.file import TaskFileError
 
 GOOD = {"id": "f-1", "rule": "a + b + c + d", "test_case": [1, 2, 3, 4], "expected_result": 10.0}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eau_jax.envs.tau2_message import Broken, Call, Words, read
+from eau_jax.envs.tau2.message import Broken, Call, Words, read
 
 CALL = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
 

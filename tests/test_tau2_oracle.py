@@ -17,11 +17,12 @@ from conftest import ROOT
 from oracles import tau2_calls
 from oracles.tau2_telecom import Phone, differences, facts, renamed
 
-from eau_jax.envs import tau2_data, telecom_tasks
-from eau_jax.envs.retail_tools import retail_tools
-from eau_jax.envs.tau2_call import call
-from eau_jax.envs.tau2_database import NOTHING, View
-from eau_jax.envs.telecom_records import AGENT_TOOLS, PHONE_TOOLS, account
+from eau_jax.envs.tau2 import data as tau2_data
+from eau_jax.envs.telecom import tasks as telecom_tasks
+from eau_jax.envs.tau2.retail_tools import retail_tools
+from eau_jax.envs.tau2.call import call
+from eau_jax.envs.tau2.database import NOTHING, View
+from eau_jax.envs.telecom.records import AGENT_TOOLS, PHONE_TOOLS, account
 
 pytestmark = pytest.mark.slow
 EPISODES, CALLS = 300, 12

@@ -10,14 +10,14 @@ import pytest
 
 from eau_jax.core.part import Reply, TimeStep
 from eau_jax.core.types import Task
-from eau_jax.envs import tau2_data
-from eau_jax.envs.airline_slice import airline_slice
-from eau_jax.envs.retail_slice import retail_slice
-from eau_jax.envs.tau2_agent import HANDOVER, REFUSAL, tool_call
-from eau_jax.envs.tau2_database import View
-from eau_jax.envs.tau2_plan import plan
-from eau_jax.envs.tau2_user import Do, Say
-from eau_jax.envs.tau2_world import world
+from eau_jax.envs.tau2 import data as tau2_data
+from eau_jax.envs.tau2.airline_slice import airline_slice
+from eau_jax.envs.tau2.retail_slice import retail_slice
+from eau_jax.envs.tau2.agent import HANDOVER, REFUSAL, tool_call
+from eau_jax.envs.tau2.database import View
+from eau_jax.envs.tau2.plan import plan
+from eau_jax.envs.tau2.user import Do, Say
+from eau_jax.envs.tau2.world import world
 from eau_jax.rollout.simulator import simulator
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
@@ -399,5 +399,5 @@ def test_what_does_not_fit_is_said(pairs):
     task = pair.domain.tasks[0]
     criteria = task.data["evaluation_criteria"]
     odd = Task(id="odd", env=task.env, data={**task.data, "evaluation_criteria": {**criteria, "reward_basis": ["ACTION"]}})
-    with pytest.raises(ValueError, match="task 'odd': reward basis ACTION .*; play it in tau2_world"):
+    with pytest.raises(ValueError, match="task 'odd': reward basis ACTION .*; play it in tau2.world"):
         pair.env.table((odd,))

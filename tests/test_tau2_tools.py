@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from eau_jax.envs.airline_tools import airline_tools
-from eau_jax.envs.mock_tools import mock_tools
-from eau_jax.envs.retail_tools import retail_tools
-from eau_jax.envs.tau2_call import LARGEST, Refused, calculate, call, checked
-from eau_jax.envs.tau2_database import NOTHING, View, merged, same
+from eau_jax.envs.tau2.airline_tools import airline_tools
+from eau_jax.envs.tau2.mock_tools import mock_tools
+from eau_jax.envs.tau2.retail_tools import retail_tools
+from eau_jax.envs.tau2.call import LARGEST, Refused, calculate, call, checked
+from eau_jax.envs.tau2.database import NOTHING, View, merged, same
 
 HOME = {"address1": "1 A St", "address2": "", "city": "Rome", "country": "USA", "state": "NY", "zip": "10001"}
 

@@ -13,17 +13,17 @@ import pytest
 
 from eau_jax.core.part import Kind, Reply
 from eau_jax.core.types import StopReason
-from eau_jax.envs import tau2_data
+from eau_jax.envs.tau2 import data as tau2_data
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.file import TaskFileError
-from eau_jax.envs.tau2_agent import REFUSAL, tool_call
-from eau_jax.envs.tau2_call import call
-from eau_jax.envs.tau2_database import View
-from eau_jax.envs.tau2_evaluate import basis, evaluate, gold, start
-from eau_jax.envs.tau2_files import FILES, check, described
-from eau_jax.envs.tau2_plan import plan
-from eau_jax.envs.tau2_user import Do, Say, secrets, words
-from eau_jax.envs.tau2_world import world
+from eau_jax.envs.tau2.agent import REFUSAL, tool_call
+from eau_jax.envs.tau2.call import call
+from eau_jax.envs.tau2.database import View
+from eau_jax.envs.tau2.evaluate import basis, evaluate, gold, start
+from eau_jax.envs.upstream_files import FILES, check, described
+from eau_jax.envs.tau2.plan import plan
+from eau_jax.envs.tau2.user import Do, Say, secrets, words
+from eau_jax.envs.tau2.world import world
 from eau_jax.rollout.simulator import simulator
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic

@@ -8,11 +8,12 @@ import pytest
 
 from eau_jax.core.part import Kind, Reply
 from eau_jax.core.types import StopReason
-from eau_jax.envs import tau2_data, tau_gym
+from eau_jax.envs.gyms import tau as tau_gym
+from eau_jax.envs.tau2 import data as tau2_data
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.file import TaskFileError
-from eau_jax.envs.tau2_agent import REFUSAL
-from eau_jax.envs.tau2_user import Do
+from eau_jax.envs.tau2.agent import REFUSAL
+from eau_jax.envs.tau2.user import Do
 from eau_jax.users.voice import leaks
 
 

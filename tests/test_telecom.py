@@ -12,15 +12,15 @@ from play import WORLDS, built_in, play, script, turn
 
 from eau_jax.core.part import Act
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import telecom_tasks
+from eau_jax.envs.telecom import tasks as telecom_tasks
 from eau_jax.envs.ending import stop_reason
-from eau_jax.envs.telecom import telecom, telecom_solo
-from eau_jax.envs.telecom_agents import called, tool_call, words
-from eau_jax.envs.telecom_goal import faults, met
-from eau_jax.envs.telecom_parse import FACTS, LOCATION, NAME, PHONE, REFUEL, SEVERAL, parse
-from eau_jax.envs.telecom_records import AGENT_TOOLS, PHONE_TOOLS, Call, encode
-from eau_jax.envs.telecom_start import apply, arrays, gold, padded
-from eau_jax.envs.telecom_tools import (
+from eau_jax.envs.telecom.telecom import telecom, telecom_solo
+from eau_jax.envs.telecom.agents import called, tool_call, words
+from eau_jax.envs.telecom.goal import faults, met
+from eau_jax.envs.telecom.parse import FACTS, LOCATION, NAME, PHONE, REFUEL, SEVERAL, parse
+from eau_jax.envs.telecom.records import AGENT_TOOLS, PHONE_TOOLS, Call, encode
+from eau_jax.envs.telecom.start import apply, arrays, gold, padded
+from eau_jax.envs.telecom.tools import (
     BILL_STATUS, CONNECTIONS, LINE_STATUS, MODES, SIGNALS, TECHS, TOGGLE, Do, agent_tool, nibble, phone_tool, sends_mms,
     speed)
 from eau_jax.users.rules import compile_rules

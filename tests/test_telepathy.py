@@ -11,13 +11,13 @@ from worlds.telepathy import random_acts
 
 from eau_jax.core.part import Kind, Reply, TimeStep
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import telepathy_match as match
-from eau_jax.envs import telepathy_tasks
+from eau_jax.envs.gyms import telepathy_match as match
+from eau_jax.envs.gyms import telepathy_tasks
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.message import act
-from eau_jax.envs.telepathy import telepathy
-from eau_jax.envs.telepathy_match import ATTRIBUTES, INDEX
-from eau_jax.envs.telepathy_text import Do, Say, question, render, secrets
+from eau_jax.envs.gyms.telepathy import telepathy
+from eau_jax.envs.gyms.telepathy_match import ATTRIBUTES, INDEX
+from eau_jax.envs.gyms.telepathy_text import Do, Say, question, render, secrets
 from eau_jax.users.voice import leaks
 
 TASK = Task(id="e-1", env="telepathy", data={

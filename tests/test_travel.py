@@ -12,13 +12,13 @@ from worlds import travel as world
 
 from eau_jax.core.part import Kind
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import travel_match as match
-from eau_jax.envs import travel_tasks
+from eau_jax.envs.gyms import travel_match as match
+from eau_jax.envs.gyms import travel_tasks
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.message import act
-from eau_jax.envs.travel import travel
-from eau_jax.envs.travel_tasks import ASPECTS, LETTERS, preferences, shown_options
-from eau_jax.envs.travel_text import Do, Say, disclosed, parse, question, secrets
+from eau_jax.envs.gyms.travel import travel
+from eau_jax.envs.gyms.travel_tasks import ASPECTS, LETTERS, preferences, shown_options
+from eau_jax.envs.gyms.travel_text import Do, Say, disclosed, parse, question, secrets
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.voice import leaks
 

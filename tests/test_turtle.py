@@ -10,12 +10,12 @@ from worlds.turtle import random_acts
 
 from eau_jax.core.part import Kind, Reply, TimeStep
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import turtle_match as match
-from eau_jax.envs import turtle_tasks
+from eau_jax.envs.gyms import turtle_match as match
+from eau_jax.envs.gyms import turtle_tasks
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.message import act
-from eau_jax.envs.turtle import turtle
-from eau_jax.envs.turtle_text import Do, Say, disclosed, parse, question, render, secrets
+from eau_jax.envs.gyms.turtle import turtle
+from eau_jax.envs.gyms.turtle_text import Do, Say, disclosed, parse, question, render, secrets
 from eau_jax.users.voice import leaks
 
 FACTS = (("It was an old friend.", 0.5, ["evil", "thief"]), ("It was for love.", 0.3, ["money", "fun"]),

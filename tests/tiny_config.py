@@ -1,8 +1,8 @@
 """The smallest run that goes through the whole loop, for tests: seconds on one core."""
 
 from eau_jax.config import Config, Learn, Model, Rollout, Sft, Swap, Tasks, Checkpoint, Evaluation
-from eau_jax.envs import intention_tasks
-from eau_jax.envs.intention import intention
+from eau_jax.envs.gyms import intention_tasks
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.rollout.template import TINY
 from eau_jax.start import new_model
 

@@ -14,7 +14,7 @@ from eau_jax import train, trained
 from eau_jax.algorithms import estimate, gae, reduction, view, whiten
 from eau_jax.config import Algorithm, Learn
 from eau_jax.core.records import read_lines
-from eau_jax.envs.intention import intention
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.users.mixture import mixture
 from eau_jax.users.noisy import noisy
 from eau_jax.users.rules import compile_rules

@@ -10,10 +10,10 @@ import numpy as np
 
 from eau_jax.core.part import Reply
 from eau_jax.envs.message import reply_code
-from eau_jax.envs.telecom import telecom_solo
-from eau_jax.envs.telecom_agents import tool_call
-from eau_jax.envs.telecom_text import Say, live_records
-from eau_jax.envs.telecom_tools import (
+from eau_jax.envs.telecom.telecom import telecom_solo
+from eau_jax.envs.telecom.agents import tool_call
+from eau_jax.envs.telecom.text import Say, live_records
+from eau_jax.envs.telecom.tools import (
     APPS, AWAITING, BILLS, CONNECTIONS, MODES, PERMISSIONS, SIGNALS, TECHS, first_bill, line_active, may_roam, over_quota)
 
 RECORDS = ("get_customer_by_phone", "get_customer_by_id", "get_customer_by_name", "get_details_by_id",

@@ -8,8 +8,8 @@ import pytest
 
 from eau_jax.core.batching import to_trajectory
 from eau_jax.core.types import StopReason
-from eau_jax.envs import intention_tasks
-from eau_jax.envs.intention import intention
+from eau_jax.envs.gyms import intention_tasks
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.models import transformer
 from eau_jax.models.config import ModelConfig
 from eau_jax.rollout.agent import Agent, policy

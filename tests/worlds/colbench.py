@@ -4,10 +4,10 @@ import numpy as np
 
 from eau_jax.clients.executor import Executor, Outcome
 from eau_jax.core.part import Kind
-from eau_jax.envs import colbench_tasks as generator
-from eau_jax.envs.colbench import colbench
-from eau_jax.envs.colbench_tasks import facts
-from eau_jax.envs.colbench_text import Do, asked
+from eau_jax.envs.colbench import tasks as generator
+from eau_jax.envs.colbench.colbench import colbench
+from eau_jax.envs.colbench.tasks import facts
+from eau_jax.envs.colbench.text import Do, asked
 from eau_jax.envs.message import act
 from worlds import draw_acts
 

@@ -3,9 +3,9 @@
 import numpy as np
 
 from eau_jax.core.part import Kind
-from eau_jax.envs import function_tasks as generator
-from eau_jax.envs.function import function as env
-from eau_jax.envs.function_text import Do
+from eau_jax.envs.gyms import function_tasks as generator
+from eau_jax.envs.gyms.function import function as env
+from eau_jax.envs.gyms.function_text import Do
 from eau_jax.envs.message import act
 from worlds import draw_acts
 

@@ -1,9 +1,9 @@
 """Intention, for the tests that every environment has to pass."""
 
 from eau_jax.core.part import Kind
-from eau_jax.envs import intention_tasks as generator
-from eau_jax.envs.intention import intention as env
-from eau_jax.envs.intention_text import Do
+from eau_jax.envs.gyms import intention_tasks as generator
+from eau_jax.envs.gyms.intention import intention as env
+from eau_jax.envs.gyms.intention_text import Do
 from eau_jax.envs.message import act
 from worlds import draw_acts
 

@@ -3,11 +3,11 @@
 import numpy as np
 
 from eau_jax.core.part import Kind
-from eau_jax.envs import persuade_tasks as generator
+from eau_jax.envs.gyms import persuade_tasks as generator
 from eau_jax.envs.message import act
-from eau_jax.envs.persuade import persuade as env
-from eau_jax.envs.persuade_tasks import points
-from eau_jax.envs.persuade_text import Do
+from eau_jax.envs.gyms.persuade import persuade as env
+from eau_jax.envs.gyms.persuade_tasks import points
+from eau_jax.envs.gyms.persuade_text import Do
 from worlds import draw_acts
 
 CODES = Do

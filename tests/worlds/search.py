@@ -3,11 +3,11 @@
 import numpy as np
 
 from eau_jax.core.part import Kind
-from eau_jax.envs import search_tasks as generator
+from eau_jax.envs.gyms import search_tasks as generator
 from eau_jax.envs.message import act
-from eau_jax.envs.search import search
-from eau_jax.envs.search_index import index
-from eau_jax.envs.search_text import HITS, Do
+from eau_jax.envs.gyms.search import search
+from eau_jax.envs.gyms.search_index import index
+from eau_jax.envs.gyms.search_text import HITS, Do
 from worlds import draw_acts
 
 INDEX = index(generator.corpus())

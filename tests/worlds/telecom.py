@@ -3,11 +3,11 @@
 import numpy as np
 
 from eau_jax.core.part import Kind
-from eau_jax.envs import telecom_tasks as generator
+from eau_jax.envs.telecom import tasks as generator
 from eau_jax.envs.message import act
-from eau_jax.envs.telecom import telecom as env
-from eau_jax.envs.telecom_agents import called, words
-from eau_jax.envs.telecom_tools import FIRST_PHONE, LAST_PHONE, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE, Do
+from eau_jax.envs.telecom.telecom import telecom as env
+from eau_jax.envs.telecom.agents import called, words
+from eau_jax.envs.telecom.tools import FIRST_PHONE, LAST_PHONE, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE, Do
 from worlds import draw_acts
 
 CODES = Do

@@ -3,12 +3,12 @@
 import numpy as np
 
 from eau_jax.core.part import Kind
-from eau_jax.envs import telepathy_tasks as generator
+from eau_jax.envs.gyms import telepathy_tasks as generator
 from eau_jax.envs.message import act
-from eau_jax.envs.telepathy import telepathy as env
-from eau_jax.envs.telepathy_match import ATTRIBUTES, INDEX, MAYBE, YES
-from eau_jax.envs.telepathy_text import Do
-from eau_jax.envs.yes_no import fingerprint
+from eau_jax.envs.gyms.telepathy import telepathy as env
+from eau_jax.envs.gyms.telepathy_match import ATTRIBUTES, INDEX, MAYBE, YES
+from eau_jax.envs.gyms.telepathy_text import Do
+from eau_jax.envs.gyms.yes_no import fingerprint
 from worlds import draw_acts
 
 CODES = Do

@@ -3,12 +3,12 @@
 import numpy as np
 
 from eau_jax.core.part import Kind
-from eau_jax.envs import travel_tasks as generator
+from eau_jax.envs.gyms import travel_tasks as generator
 from eau_jax.envs.message import act
-from eau_jax.envs.travel import travel as env
-from eau_jax.envs.travel_tasks import ASPECTS, LETTERS, NOUNS, preferences, shown_options
-from eau_jax.envs.travel_text import Do
-from eau_jax.envs.travel_match import request
+from eau_jax.envs.gyms.travel import travel as env
+from eau_jax.envs.gyms.travel_tasks import ASPECTS, LETTERS, NOUNS, preferences, shown_options
+from eau_jax.envs.gyms.travel_text import Do
+from eau_jax.envs.gyms.travel_match import request
 from worlds import draw_acts
 
 CODES = Do

@@ -3,12 +3,12 @@
 import numpy as np
 
 from eau_jax.core.part import Kind
-from eau_jax.envs import turtle_tasks as generator
+from eau_jax.envs.gyms import turtle_tasks as generator
 from eau_jax.envs.message import act
-from eau_jax.envs.turtle import turtle as env
-from eau_jax.envs.turtle_match import LEVELS, pack
-from eau_jax.envs.turtle_text import Do
-from eau_jax.envs.yes_no import fingerprint
+from eau_jax.envs.gyms.turtle import turtle as env
+from eau_jax.envs.gyms.turtle_match import LEVELS, pack
+from eau_jax.envs.gyms.turtle_text import Do
+from eau_jax.envs.gyms.yes_no import fingerprint
 from worlds import draw_acts
 
 CODES = Do
