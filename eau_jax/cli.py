@@ -182,7 +182,7 @@ def _run(arguments: list[str]) -> int:
     if isinstance(given, Compare):
         return _compare(given)
     if isinstance(given, Data):
-        from eau_jax.envs import tau2_files
+        from eau_jax.envs import upstream_files as tau2_files
 
         found = tau2_files.check(given.folder, given.part)
         Console().print(tau2_files.described(found, given.folder), soft_wrap=True, highlight=False, markup=False)
