@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 import numpy as np
 
@@ -92,6 +92,9 @@ def tasks(config: Config, split: str) -> tuple[Task, ...]:
         found = config.tasks.generate(split, config.tasks.train if split == "train" else config.tasks.test, config.seed)
     if split == "train" and len(found) < config.rollout.tasks:
         raise ConfigError(f"rollout.tasks = {config.rollout.tasks}, but there are only {len(found)} training tasks")
+    if split == "train" and config.rollout.refill and len(found) == config.rollout.tasks:
+        raise ConfigError(f"rollout.refill = {config.rollout.refill} would do nothing: every update uses all {len(found)} "
+                          f"training tasks; give more tasks, or set it back to 0")
     return tuple(HeldOutTask(task.id, task.env, task.data) for task in found) if split == "test" else found
 
 
@@ -121,15 +124,19 @@ def check(config: Config) -> None:
                           f"(config.json, *.safetensors, tokenizer.json) with --model.folder")
 
 
-def draw(config: Config, count: int, step: int) -> list[int]:
-    """Rows of the `count` training tasks that update `step` (from 1) uses: shuffled epochs over all tasks, cut in order.
+def draw(config: Config, total: int, step: int, number: int, count: int, used: Sequence[int]) -> list[int]:
+    """Rows of the `total` training tasks that round `number` of update `step` (from 1) collects.
 
-    An epoch's last tasks are left out where they do not fill a batch.
+    Round 0 is the batch: shuffled epochs over all tasks, cut in order; an epoch's last tasks are left out where they do
+    not fill a batch. A later round replaces groups that were dropped: `count` tasks, or as many as there are, that
+    this update has not `used`, in an order drawn by (seed, step, round).
     """
-    per_epoch = count // config.rollout.tasks
-    epoch, place = divmod(step - 1, per_epoch)
-    order = np.random.default_rng([config.seed, 1, epoch]).permutation(count)
-    return order[place * config.rollout.tasks:(place + 1) * config.rollout.tasks].tolist()
+    if number == 0:
+        epoch, place = divmod(step - 1, total // config.rollout.tasks)
+        order = np.random.default_rng([config.seed, 1, epoch]).permutation(total)
+        return order[place * config.rollout.tasks:(place + 1) * config.rollout.tasks].tolist()
+    order = np.random.default_rng([config.seed, 3, step, number]).permutation(total)
+    return [row for row in order.tolist() if row not in set(used)][:count]
 
 
 def traces(parts: Parts) -> int:

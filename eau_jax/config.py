@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Mapping
 
 import tyro
 
-from eau_jax.algorithms import correction, gae, loss, reduction, view, whiten
+from eau_jax.algorithms import correction, gae, keep, loss, reduction, view, whiten
 from eau_jax.core import batching, knobs as knob
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
@@ -141,10 +141,12 @@ class Rollout:
     """seconds that one call to the sampler or the user may take; then the episode is dropped and counted"""
     infra_retries: int = 1
     """further tries of an episode that failed for reasons outside the agent's control"""
+    refill: int = 0
+    """further rounds in which groups that algorithm.keep_groups dropped are replaced by groups of other tasks"""
 
     def __post_init__(self):
         at_least(self, 1, "tasks", "group", "max_new_tokens", "slots")
-        at_least(self, 0, "top_k", "infra_retries")
+        at_least(self, 0, "top_k", "infra_retries", "refill")
         at_least(self, self.max_new_tokens + 1, "max_tokens")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"rollout.top_p = {self.top_p} is out of range; allowed: above 0, up to 1")
@@ -304,6 +306,10 @@ class Config:
         if self.rollout.tasks % self.learn.minibatches:
             raise ConfigError(f"rollout.tasks = {self.rollout.tasks} does not divide by learn.minibatches = "
                               f"{self.learn.minibatches}; choose a divisor")
+        if self.rollout.refill and keep.compares(self.algorithm.keep_groups):
+            raise ConfigError(f"rollout.refill = {self.rollout.refill}, but algorithm.keep_groups ranks the groups of a "
+                              f"batch against each other and cannot judge one that comes later; set refill to 0, or choose "
+                              f"informative of eau_jax.core.batching or unsolved of eau_jax.algorithms.keep")
         if self.judge is not None and self.env.question is None:
             raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
         _refuse_idle(self)
@@ -318,6 +324,8 @@ def _refuse_idle(config: Config) -> None:
         (config.model.make is not None, config.model, "model", ("folder",), "the model is made by model.make"),
         (config.model.make is None, config.model, "model", made, "the model is read from model.folder"),
         (not has_critic, config.learn, "learn", critic, f"{config.algorithm.advantage.name} has no critic"),
+        (config.algorithm.keep_groups is batching.every, config.rollout, "rollout", ("refill",),
+         "algorithm.keep_groups drops no group"),
         (config.sft.steps == 0, config.sft, "sft", ("episodes", "batch", "learning_rate", "expert_share"), "sft.steps is 0"),
         (bool(config.tasks.train_file), config.tasks, "tasks", ("train",), "tasks.train_file is given"),
         (bool(config.tasks.test_file), config.tasks, "tasks", ("test",), "tasks.test_file is given"),

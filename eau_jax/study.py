@@ -262,7 +262,7 @@ def _start_of(config: Config) -> str:
         del described[name]
     del described["learn"]["steps"], described["learn"]["critic_updates"], described["learn"]["critic_warmup"]
     del described["learn"]["epochs"], described["learn"]["minibatches"]
-    for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries"):
+    for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries", "refill"):
         del described["rollout"][name]
     described["knobs"] = {path: value for path, value in described["knobs"].items()
                           if not path.startswith("rl.") or path.startswith("rl.policy_optimizer.")}

@@ -6,12 +6,13 @@ Everything random is a function of the seed and the update's number, so a run th
 ends with the same bits as one that was not. Times are kept apart from metrics for that reason.
 """
 
+import functools
 import json
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
 import jax
 import numpy as np
@@ -34,6 +35,7 @@ from eau_jax.learner.update import update
 from eau_jax.progress import Watch
 from eau_jax.rollout.agent import policy
 from eau_jax.rollout.collect import Groups, collect, run, to_record
+from eau_jax.rollout.refill import Batch, fill
 
 STOPPED = 143                # exit status after SIGTERM, as a shell counts it
 EVALUATION_SEED = 1_000_003  # evaluations draw from seeds of their own, the same for every policy
@@ -167,25 +169,31 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
     config, knobs, step = parts.config, generation.knobs, int(state.step) + 1
     clock = [time.perf_counter()]
 
-    async def roll_out() -> tuple[Groups, dict[str, float]]:
-        await parts.engine.push(state.policy.params, step - 1, float(knobs["rl"]["sampler"].temperature))
+    async def play(rows: Sequence[int]) -> tuple[Groups, dict[str, float]]:
         return await collect(parts.train, policy(parts.engine), parts.chat, generation.pinned(config.env), parts.budgets,
-                             indices=draw(config, len(parts.train.tasks), step), group_size=config.rollout.group,
-                             run_seed=config.seed, step=step, retries=config.rollout.infra_retries,
-                             concurrency=config.rollout.slots, progress=lambda done, total: watch.at("episodes", done, total))
+                             indices=rows, group_size=config.rollout.group, run_seed=config.seed, step=step,
+                             retries=config.rollout.infra_retries, concurrency=config.rollout.slots,
+                             progress=lambda done, total: watch.at("episodes", done, total))
 
-    groups, statistics = run(roll_out())
-    dropped(groups, watch)
+    async def roll_out() -> Batch:
+        await parts.engine.push(state.policy.params, step - 1, float(knobs["rl"]["sampler"].temperature))
+        return await fill(play, functools.partial(draw, config, len(parts.train.tasks), step), config.algorithm.keep_groups,
+                          config.rollout.tasks, config.rollout.refill)
+
+    batch = run(roll_out())
+    dropped(batch.collected, watch)
+    if not any(batch.kept):
+        watch.say(f"update {step}: none of {len(batch.collected)} groups passed algorithm.keep_groups, so there is nothing "
+                  f"to learn from and the policy stays as it was")
     clock.append(time.perf_counter())
-    kept = [group if keep else [] for group, keep in zip(groups, config.algorithm.keep_groups(groups), strict=True)]
-    trajectory = batching.to_trajectory(kept, parts.learner.tokens, parts.learner.actions)
+    trajectory = batching.to_trajectory(batch.kept, parts.learner.tokens, parts.learner.actions)
     annotation, known = annotate(parts.learner, state, trajectory, knobs["rl"])
     clock.append(time.perf_counter())
     state, learned = update(parts.learner, state, trajectory, annotation, knobs["rl"], config.seed)
     clock.append(time.perf_counter())
     folder.write(f"episodes/{step}.jsonl", "".join(
-        json.dumps(plain(_readable(config, episode))) + "\n" for group in groups for episode in group))
-    metrics = statistics | {f"learn/{name}": mean.result() for name, mean in sorted((known | learned).items())}
+        json.dumps(plain(_readable(config, episode))) + "\n" for group in batch.collected for episode in group))
+    metrics = batch.metrics | {f"learn/{name}": mean.result() for name, mean in sorted((known | learned).items())}
     seconds = dict(zip(("rollout_s", "annotate_s", "update_s"), np.diff(clock).tolist(), strict=True))
     tokens = int(trajectory.length.sum())
     return state, metrics, seconds | {"tokens_per_s": tokens / (clock[-1] - clock[0])}

@@ -1,14 +1,17 @@
 """Configs: overrides, refusals, and a file in the run folder that gives the same run."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import pytest
 
-from eau_jax.algorithms import group
+from eau_jax import assemble
+from eau_jax.algorithms import group, keep
 from eau_jax.cli import main, parse_overrides
 from eau_jax.config import Algorithm, Config, ConfigError, Learn
 from eau_jax.config_file import call, changed, describe, load_config, replace, runnable
+from eau_jax.core import batching
 from eau_jax.eval.plan import Plan
 from eau_jax.learner.critic import no_critic
 from eau_jax.study import Study
@@ -111,6 +114,23 @@ def test_settings_without_effect_are_refused():
         replace(tiny(), {"sft.steps": 0, "sft.episodes": 512, "sft.batch": 4})
     with pytest.raises(ConfigError, match="tasks.train"):
         replace(tiny(), {"tasks.train_file": "x.json"})
+
+
+@pytest.mark.parametrize("choose, words", [
+    (batching.every, "rollout.refill = 3 would do nothing, because algorithm.keep_groups drops no group"),
+    (keep.uncertain, "algorithm.keep_groups ranks the groups of a batch against each other"),
+    (functools.partial(keep.signal, share=0.5), "ranks the groups"),
+])
+def test_a_refill_that_makes_no_sense_is_refused(choose, words):
+    with pytest.raises(ConfigError, match=words):
+        replace(tiny(), {"algorithm.keep_groups": choose, "rollout.refill": 3})
+    assert replace(tiny(), {"algorithm.keep_groups": batching.informative, "rollout.refill": 3}).rollout.refill == 3
+
+
+def test_a_refill_needs_further_tasks():
+    filtered = replace(tiny(), {"algorithm.keep_groups": batching.informative, "rollout.refill": 3, "tasks.train": 2})
+    with pytest.raises(ConfigError, match="rollout.refill = 3 would do nothing: every update uses all 2 training tasks"):
+        assemble.check(filtered)
 
 
 def test_the_file_in_the_run_folder_gives_the_same_config(tmp_path):

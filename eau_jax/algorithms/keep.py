@@ -1,11 +1,14 @@
 """Which groups are learned from. Each function takes groups of episodes [P][G] and returns bool[P]; `functools.partial`
 binds its setting in a config. `core.batching.every` and `core.batching.informative` (DAPO) are two more.
 
-A group is kept whole or dropped whole, on the environment's raw scores. What is dropped is not collected again: the
-batch is smaller then, and one without any group leaves the policy as it was. Unusable episodes are not members.
+A group is kept whole or dropped whole, on the environment's raw scores. Unusable episodes are not members. What is
+dropped makes the batch smaller (AReaL), or is replaced by groups of further tasks in up to `rollout.refill` rounds (dynamic
+sampling of DAPO, arXiv:2503.14476, which collects whole batches where we collect what is missing). A batch without any
+group leaves the policy as it was.
 """
 
-from typing import Sequence
+import functools
+from typing import Callable, Sequence
 
 import numpy as np
 
@@ -39,6 +42,11 @@ def signal(groups: Groups, share: float = 0.9) -> np.ndarray:
     Reference: the SNR filter of RAGEN-2, arXiv:2604.06268 ("top-p", linear); its code has 0.01 as an absolute slack.
     """
     return top_share(np.square(_spread(groups)), share)
+
+
+def compares(choose: Callable[[Groups], np.ndarray]) -> bool:
+    """Whether a filter ranks groups against each other, so that a group alone cannot be judged by it."""
+    return (choose.func if isinstance(choose, functools.partial) else choose) in (uncertain, signal)
 
 
 def top_share(amounts: np.ndarray, share: float) -> np.ndarray:
