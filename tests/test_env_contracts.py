@@ -183,14 +183,19 @@ def test_a_batch_of_knobs_equals_separate_calls(some_world):
         equal(jax.tree.map(lambda x: x[k::4], together), jax.tree.map(lambda x: x[k::4], alone))
 
 
+JUDGED = {"function": {"tol"}, "turtle": {"half_at", "full_at", "half_credit"}}  # what counts as right: it moves the state too
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_every_knob_moves_something(name):
+def test_every_knob_moves_something_and_says_whether_it_pays(name):
+    """A knob is marked as one of rewards exactly if, in the same state and with the same outcome, it pays otherwise."""
     env, tasks = built_in(name)
     table, rules = env.table(tasks), compile_rules(env.rules, env.features)
     batched = jax.jit(jax.vmap(turn(env), (None, None, None, 0, 0, None)))
     acts = WORLDS[name].random_acts(tasks, (turns(name), BATCH), np.random.default_rng(1))
-    before = roll(env, table, rules, acts, batched)
-    for path, spec in knob_tree.specs({"env": env.knobs}).items():
+    before, paying = roll(env, table, rules, acts, batched), set()
+    specs = knob_tree.specs({"env": env.knobs})
+    for path, spec in specs.items():
         field = path.split(".")[-1]
         far = spec.low if spec.default != spec.low else spec.high
         knobs = knob_tree.patch({"env": env.knobs}, {path: WORLDS[name].MOVED.get(field, far)})["env"]
@@ -198,6 +203,22 @@ def test_every_knob_moves_something(name):
         same = all(np.array_equal(a, b) for left, right in zip(before, after, strict=True)
                    for a, b in zip(jax.tree.leaves(left[2]), jax.tree.leaves(right[2]), strict=True))
         assert not same, f"env.{field} does nothing"
+        if pays_otherwise(before, after):
+            paying.add(field)
+    marked = {path.split(".")[-1] for path, spec in specs.items() if spec.reward}
+    assert marked == paying | JUDGED.get(name, set()), "declare it with knob(..., reward=True)"
+
+
+def pays_otherwise(before, after) -> bool:
+    """Whether some episode gets another reward in a turn up to which, and in which, all else is the same."""
+    alike = np.ones(BATCH, bool)
+    for left, right in zip(before, after, strict=True):
+        rest = [(row[0], row[1], row[2].replace(reward=None)) for row in (left, right)]
+        for a, b in zip(*map(jax.tree.leaves, rest), strict=True):
+            alike &= np.isclose(a, b, rtol=0, atol=0, equal_nan=True).reshape(BATCH, -1).all(axis=1)
+        if (alike & (left[2].reward != right[2].reward)).any():
+            return True
+    return False
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,7 +17,7 @@ from eau_jax.core.types import Array, Estimate, Steps
 
 @struct.dataclass
 class VapoKnobs:
-    gamma: float = knob(1.0, 0.0, 1.0, "discount per step")
+    gamma: float = knob(1.0, 0.0, 1.0, "discount per step", reward=True)
     alpha: float = knob(1.5, 0.01, 100.0, "lambda is 1 - 1 / (alpha steps); VAPO uses 0.05 on thousands of tokens, which "
                                           "is lambda 0 for fewer than 20 steps", log=True)
     critic_lambda: float = knob(1.0, 0.0, 1.0, "of the critic's targets; 1 is the discounted return")
@@ -25,7 +25,7 @@ class VapoKnobs:
 
 @struct.dataclass
 class RelativeKnobs:
-    gamma: float = knob(1.0, 0.0, 1.0, "discount per step")
+    gamma: float = knob(1.0, 0.0, 1.0, "discount per step", reward=True)
     reach: float = knob(0.5, 0.01, 1.0, "share of the last step's error that the first step's advantage keeps")
     critic_lambda: float = knob(1.0, 0.0, 1.0, "of the critic's targets; 1 is the discounted return")
 

@@ -18,9 +18,9 @@ from eau_jax.core.types import Array, Estimate, Steps
 
 @struct.dataclass
 class Knobs:
-    action_gamma: float = knob(0.95, 0.0, 1.0, "discount per action")
+    action_gamma: float = knob(0.95, 0.0, 1.0, "discount per action", reward=True)
     action_lambda: float = knob(1.0, 0.0, 1.0, "decay per action of later errors")
-    token_gamma: float = knob(1.0, 0.0, 1.0, "discount per token inside an action")
+    token_gamma: float = knob(1.0, 0.0, 1.0, "discount per token inside an action", reward=True)
     token_lambda: float = knob(1.0, 0.0, 1.0, "decay per token of later errors inside an action")
 
 

@@ -13,7 +13,7 @@ from eau_jax.core.types import Array, Estimate, Steps
 
 @struct.dataclass
 class Knobs:
-    gamma: float = knob(1.0, 0.0, 1.0, "discount per step")
+    gamma: float = knob(1.0, 0.0, 1.0, "discount per step", reward=True)
     policy_lambda: float = knob(0.95, 0.0, 1.0, "decay per step of later errors in the advantage: 0 trusts the critic, "
                                                 "1 trusts the return")
     critic_lambda: float = knob(1.0, 0.0, 1.0, "the same for the critic's targets; 1 is the discounted return")

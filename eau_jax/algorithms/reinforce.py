@@ -17,7 +17,7 @@ from eau_jax.core.types import Array, Estimate, Steps
 
 @struct.dataclass
 class Knobs:
-    gamma: float = knob(1.0, 0.0, 1.0, "discount per step")
+    gamma: float = knob(1.0, 0.0, 1.0, "discount per step", reward=True)
 
 
 def rewards_to_go(steps: Steps, gamma: Array) -> Array:

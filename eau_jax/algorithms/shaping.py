@@ -23,15 +23,18 @@ class Shaping(NamedTuple):
 
 @struct.dataclass
 class OverlongKnobs:
-    limit: int = knob(20480, 1, 1_000_000, "tokens sampled in an episode from which the whole penalty is due", log=True)
-    margin: int = knob(4096, 1, 1_000_000, "tokens before the limit over which the penalty rises from 0", log=True)
-    weight: float = knob(1.0, 0.0, 10.0, "the whole penalty, in reward units", trust=0.5)
+    limit: int = knob(20480, 1, 1_000_000, "tokens sampled in an episode from which the whole penalty is due", log=True,
+                      reward=True)
+    margin: int = knob(4096, 1, 1_000_000, "tokens before the limit over which the penalty rises from 0", log=True,
+                       reward=True)
+    weight: float = knob(1.0, 0.0, 10.0, "the whole penalty, in reward units", trust=0.5, reward=True)
 
 
 @struct.dataclass
 class ScaledKnobs:
-    bias: float = knob(-0.5, -10.0, 10.0, "added to the episode's reward, at its last action, before scaling", trust=1.0)
-    scale: float = knob(10.0, 1e-3, 1e3, "factor of every reward", log=True)
+    bias: float = knob(-0.5, -10.0, 10.0, "added to the episode's reward, at its last action, before scaling", trust=1.0,
+                       reward=True)
+    scale: float = knob(10.0, 1e-3, 1e3, "factor of every reward", log=True, reward=True)
 
 
 def penalty(length: Array, limit: Array, margin: Array) -> Array:

@@ -34,7 +34,7 @@ RATE = 2.0  # k of the exponential mapping
 
 @struct.dataclass
 class Knobs:
-    gamma: float = knob(0.8, 0.0, 1.0, "discount per action of rewards to go")
+    gamma: float = knob(0.8, 0.0, 1.0, "discount per action of rewards to go", reward=True)
 
 
 # --- credit of each step's action, (steps, knobs) -> [G, K] ---

@@ -35,13 +35,15 @@ class Spec:
     log: bool
     trust: float
     integer: bool
+    reward: bool   # a change of it changes what rewards mean
 
     @property
     def owner(self) -> str:
         return self.path.split(".")[0]
 
 
-def knob(default: float, low: float, high: float, doc: str, *, log: bool = False, trust: float | None = None) -> Any:
+def knob(default: float, low: float, high: float, doc: str, *, log: bool = False, trust: float | None = None,
+         reward: bool = False) -> Any:
     """Declares a knob. An int default makes an int32 knob, a float default a float32 one.
 
     Args:
@@ -49,6 +51,8 @@ def knob(default: float, low: float, high: float, doc: str, *, log: bool = False
       doc: what it does, with its unit.
       log: the knob is a scale; its trust region is a factor (2 unless told) instead of a difference.
       trust: the largest difference, or factor, that one swap may make; a quarter of the range unless told.
+      reward: the same behaviour is worth something else after a change (a reward, a penalty, what counts as solved, a
+        discount), so what a critic has learned no longer holds.
     """
     if not low <= default <= high:
         raise ValueError(f"knob default {default} lies outside [{low}, {high}] ({doc})")
@@ -56,7 +60,8 @@ def knob(default: float, low: float, high: float, doc: str, *, log: bool = False
     if trust is None:
         trust = 2.0 if log else (high - low) / 4
         trust = max(trust, 1.0) if integer else trust
-    metadata = {"knob": dict(default=default, low=low, high=high, doc=doc, log=log, trust=trust, integer=integer)}
+    metadata = {"knob": dict(default=default, low=low, high=high, doc=doc, log=log, trust=trust, integer=integer,
+                             reward=reward)}
     return struct.field(default=np.int32(default) if integer else np.float32(default), metadata=metadata)
 
 

@@ -29,6 +29,15 @@ def test_paths_begin_with_the_owner_and_values_are_plain():
     assert knobs.specs(TREE)["rl.optimizer.epochs"].owner == "rl"
 
 
+def test_a_knob_says_whether_it_changes_what_rewards_mean():
+    @struct.dataclass
+    class Paid:
+        bonus: float = knob(0.0, 0.0, 1.0, "reward for it", reward=True)
+
+    found = knobs.specs(TREE | {"env": Paid()})
+    assert [path for path, spec in found.items() if spec.reward] == ["env.bonus"]
+
+
 def test_patch_changes_only_what_is_named_and_keeps_dtypes():
     new = knobs.patch(TREE, {"rl.optimizer.epochs": 3, "user.epsilon": 1})
     assert knobs.values(new) == {"rl.optimizer.learning_rate": 0.001, "rl.optimizer.epochs": 3, "user.epsilon": 1.0}

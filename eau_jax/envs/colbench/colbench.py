@@ -55,11 +55,12 @@ class Knobs:
     unknown_policy: int = knob(0, 0, 1, "a question that the user knows nothing of: 0 says so, 1 tells another fact instead")
     volunteer_after: int = knob(64, 1, 64, "useless messages in a row after which the default rules volunteer a fact")
     draft_feedback: int = knob(0, 0, 1, "1: a draft is compared with the facts, one that it misses is named")
-    mix: float = knob(0.5, 0.0, 1.0, "reward of a submission: mix x share of tests + (1 - mix) x [all pass]")
-    info_bonus: float = knob(0.0, 0.0, 1.0, "reward for each newly told fact")
-    premature_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in submitting, times the share of importance not told")
-    no_answer_penalty: float = knob(0.0, 0.0, 1.0, "reward lost where the task ends without a submission")
-    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message")
+    mix: float = knob(0.5, 0.0, 1.0, "reward of a submission: mix x share of tests + (1 - mix) x [all pass]", reward=True)
+    info_bonus: float = knob(0.0, 0.0, 1.0, "reward for each newly told fact", reward=True)
+    premature_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in submitting, times the share of importance not told",
+                                    reward=True)
+    no_answer_penalty: float = knob(0.0, 0.0, 1.0, "reward lost where the task ends without a submission", reward=True)
+    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message", reward=True)
     show_reward_in_text: int = knob(0, 0, 1, "1: the reply states the reward")
 
 

@@ -45,15 +45,16 @@ class Knobs:
     max_probe: int = knob(64, 0, 64, "probes that are evaluated; further ones are refused")
     block_radius: float = knob(0.5, 0.0, 10.0, "probes whose four numbers are all this near the test case's are refused, because "
                                               "rounding their value gives the answer; upstream: 0")
-    tol: float = knob(1e-6, 1e-9, 10.0, "largest absolute error of a correct answer", log=True, trust=10.0)
-    r_correct: float = knob(1.0, -1.0, 1.0, "reward for a correct answer")
-    r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong answer")
+    tol: float = knob(1e-6, 1e-9, 10.0, "largest absolute error of a correct answer", log=True, trust=10.0, reward=True)
+    r_correct: float = knob(1.0, -1.0, 1.0, "reward for a correct answer", reward=True)
+    r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong answer", reward=True)
     end_on_wrong: int = knob(0, 0, 1, "1: a wrong answer ends the task")
-    probe_cost: float = knob(0.0, 0.0, 1.0, "reward lost for each evaluated probe")
-    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, times its number")
-    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for a message that is unreadable or of wrong content")
-    repeat_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for repeating the message before")
-    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for finishing without a correct answer")
+    probe_cost: float = knob(0.0, 0.0, 1.0, "reward lost for each evaluated probe", reward=True)
+    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, times its number", reward=True)
+    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for a message that is unreadable or of wrong content",
+                                  reward=True)
+    repeat_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for repeating the message before", reward=True)
+    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for finishing without a correct answer", reward=True)
     show_reward_in_text: int = knob(0, 0, 1, "1: the reply states the reward, as in upstream's training")
 
 

@@ -70,12 +70,14 @@ class Knobs:
     backslide: int = knob(1, 0, 6, "levels the stance falls back after a rude message")
     start_stance: int = knob(0, 0, 5, "stance at the start, 0 strongly agrees")
     goal_stance: int = knob(6, 1, 6, "stance at which the task is solved")
-    reward_mode: int = knob(0, 0, 1, "levels won count from 0: the best stance so far; 1, upstream: the stance before")
-    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, before clipping at 0")
-    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message")
-    repeat_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for attacking only known points")
-    rude_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for a rude message")
-    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for each level short of the goal when the agent finishes")
+    reward_mode: int = knob(0, 0, 1, "levels won count from 0: the best stance so far; 1, upstream: the stance before",
+                            reward=True)
+    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, before clipping at 0", reward=True)
+    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message", reward=True)
+    repeat_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for attacking only known points", reward=True)
+    rude_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for a rude message", reward=True)
+    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for each level short of the goal when the agent finishes",
+                                 reward=True)
     show_reward_in_text: int = knob(0, 0, 1, "1: the reply states the reward, as in upstream's training")
 
 

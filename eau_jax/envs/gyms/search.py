@@ -45,14 +45,16 @@ class Knobs:
     patience: int = knob(64, 1, 64, "useless messages the user bears; the default rules leave when none is left")
     max_searches: int = knob(5, 0, 64, "searches that are made; further ones are refused")
     top_k: int = knob(4, 1, 4, "passages that one search shows; upstream shows 5")
-    r_correct: float = knob(1.0, -1.0, 1.0, "reward for a correct answer")
-    r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong answer")
+    r_correct: float = knob(1.0, -1.0, 1.0, "reward for a correct answer", reward=True)
+    r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong answer", reward=True)
     end_on_wrong: int = knob(0, 0, 1, "1: a wrong answer ends the task")
-    search_cost: float = knob(0.0, 0.0, 1.0, "reward lost for each search that is made")
-    info_bonus: float = knob(0.0, 0.0, 1.0, "reward for each passage of the task's own that is shown for the first time")
-    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, times its number")
-    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for a message that is unreadable, empty or not offered")
-    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for finishing without a correct answer")
+    search_cost: float = knob(0.0, 0.0, 1.0, "reward lost for each search that is made", reward=True)
+    info_bonus: float = knob(0.0, 0.0, 1.0, "reward for each passage of the task's own that is shown for the first time",
+                             reward=True)
+    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, times its number", reward=True)
+    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for a message that is unreadable, empty or not offered",
+                                  reward=True)
+    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for finishing without a correct answer", reward=True)
     reveal: int = knob(0, 0, 1, "1: the reply to finishing states the answer")
     show_reward_in_text: int = knob(0, 0, 1, "1: the reply states the reward, as in upstream's training")
 

@@ -50,13 +50,14 @@ class Knobs:
     hint_after: int = knob(64, 1, 64, "messages in a row without a yes after which the default rules give a hint")
     max_guesses: int = knob(64, 0, 64, "guesses that are judged; further ones are refused")
     unknown_is_no: int = knob(0, 0, 1, "1: what nobody knows of the entity is answered with no instead of maybe")
-    r_correct: float = knob(1.0, -1.0, 1.0, "reward for the correct guess")
-    r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong guess")
-    ask_bonus: float = knob(0.0, 0.0, 1.0, "reward for a question about an attribute not asked for before, if yes or no")
-    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, times its number")
-    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message")
-    repeat_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for repeating the message before")
-    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for finishing without the correct guess")
+    r_correct: float = knob(1.0, -1.0, 1.0, "reward for the correct guess", reward=True)
+    r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong guess", reward=True)
+    ask_bonus: float = knob(0.0, 0.0, 1.0, "reward for a question about an attribute not asked for before, if yes or no",
+                            reward=True)
+    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, times its number", reward=True)
+    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message", reward=True)
+    repeat_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for repeating the message before", reward=True)
+    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for finishing without the correct guess", reward=True)
     show_reward_in_text: int = knob(0, 0, 1, "1: the reply states the reward, as in upstream's training")
 
 

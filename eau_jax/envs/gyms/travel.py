@@ -63,15 +63,18 @@ class Knobs:
     end_when_all_chosen: int = knob(1, 0, 1, "1: the task ends when each aspect has an answer; 0, upstream in training and "
                                              "evaluation: only when each best option was answered")
     plain: int = knob(0, 0, 1, "1: the user states preferences plainly; 0, upstream: by implication")
-    r_search: float = knob(0.2, 0.0, 1.0, "reward for the first right search of an aspect")
-    r_pref: float = knob(0.2, 0.0, 1.0, "reward for a preference told on request")
-    r_best: float = knob(1.0, 0.0, 1.0, "reward for answering the best option of an aspect")
-    r_correct: float = knob(0.8, 0.0, 1.0, "reward for answering a correct option that is not the best")
-    wrong_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for answering a wrong option; upstream clips the loss away")
-    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message")
-    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for a message that is unreadable or of wrong content")
-    repeat_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for asking, searching or answering again")
-    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for each aspect without an answer when the agent finishes")
+    r_search: float = knob(0.2, 0.0, 1.0, "reward for the first right search of an aspect", reward=True)
+    r_pref: float = knob(0.2, 0.0, 1.0, "reward for a preference told on request", reward=True)
+    r_best: float = knob(1.0, 0.0, 1.0, "reward for answering the best option of an aspect", reward=True)
+    r_correct: float = knob(0.8, 0.0, 1.0, "reward for answering a correct option that is not the best", reward=True)
+    wrong_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for answering a wrong option; upstream clips the loss away",
+                                reward=True)
+    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message", reward=True)
+    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for a message that is unreadable or of wrong content",
+                                  reward=True)
+    repeat_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for asking, searching or answering again", reward=True)
+    finish_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for each aspect without an answer when the agent finishes",
+                                 reward=True)
     show_reward_in_text: int = knob(0, 0, 1, "1: the reply states the reward, as in upstream's training")
 
 

@@ -65,9 +65,10 @@ class Knobs:
     confirm_strict: int = knob(0, 0, 1, "1: the default rules agree to no proposal that names nothing")
     correct_on_mismatch: int = knob(1, 0, 1, "0: a wrong proposal is answered by a bare no")
     volunteer_id: int = knob(0, 0, 1, "1: the first reply tells who the user is, unasked")
-    basis_db: int = knob(1, 0, 1, "0: the final records do not count")
-    basis_communicate: int = knob(1, 0, 1, "0: what the agent has to say does not count")
-    partial_credit: float = knob(0.0, 0.0, 1.0, "reward for the share of goals called, where the task is not solved")
+    basis_db: int = knob(1, 0, 1, "0: the final records do not count", reward=True)
+    basis_communicate: int = knob(1, 0, 1, "0: what the agent has to say does not count", reward=True)
+    partial_credit: float = knob(0.0, 0.0, 1.0, "reward for the share of goals called, where the task is not solved",
+                                 reward=True)
     last_item_wins: int = knob(0, 0, 1, "1: modified items all get the last one's price and options, as upstream")
 
 

@@ -70,9 +70,10 @@ class Knobs:
     pay_ok: int = knob(1, 0, 1, "1: the user pays a bill when asked to")
     volunteer_location: int = knob(0, 0, 1, "1: with the first fact he tells where he is")
     hard_clarifies: int = knob(0, 0, 1, "1: with the Hard persona he wants each new phone action explained once")
-    partial_credit: float = knob(0.0, 0.0, 1.0, "reward for the share of faults mended, where the task is not solved")
-    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message")
-    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message or a failed tool call")
+    partial_credit: float = knob(0.0, 0.0, 1.0, "reward for the share of faults mended, where the task is not solved",
+                                 reward=True)
+    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message", reward=True)
+    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message or a failed tool call", reward=True)
     show_reward_in_text: int = knob(0, 0, 1, "1: the reply states the reward")
 
 
