@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from eau_jax.models import gguf, heads, hf, transformer
 from eau_jax.models.config import ModelConfig
@@ -50,7 +51,7 @@ def write(path, config, params, architecture="llama", pre="smollm", extra=()):
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(0)
     writer.add_chat_template("{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}")
-    for name, (_, _, make) in hf.export_tensors(config, params).items():
+    for name, (_, _, make) in hf.export_tensors(transformer.parameters(config), traverse_util.flatten_dict(params)).items():
         tensor = make()
         if "q_proj" in name or "k_proj" in name:
             tensor = interleave(tensor, config.num_heads if "q_proj" in name else config.num_kv_heads)

@@ -18,6 +18,7 @@ RULES: dict[str | None, str | None] = {
     "head_dim": None,
     "mlp": "tensor",
     "vocab": "tensor",
+    "rank": None,
     None: None,
 }
 ROWS = PartitionSpec(("data", "fsdp"))

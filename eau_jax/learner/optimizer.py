@@ -40,9 +40,9 @@ def optimizer(knobs: Knobs, step: Array, axes: Any, mean_dtype: str) -> optax.Gr
 
 
 def decayed(axes: Any) -> Any:
-    """True for each matrix: weights between the residual stream and something else. Norms, biases and heads of one
-    output have no second axis of their own."""
-    return jax.tree.map(lambda names: "embed" in names and len(set(names) - {"layers"}) > 1, axes,
+    """True for each matrix: weights between the residual stream and something else, and both factors of an adapter. Norms,
+    biases and heads of one output have no second axis of their own."""
+    return jax.tree.map(lambda names: bool({"embed", "rank"} & set(names)) and len(set(names) - {"layers"}) > 1, axes,
                         is_leaf=lambda names: isinstance(names, tuple))
 
 

@@ -5,9 +5,11 @@ feed-forward block, rotary positions, grouped-query attention.
 """
 
 import dataclasses
+import math
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 DTYPES = ("float32", "bfloat16")
+LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")   # of attention and of the feed-forward block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +29,28 @@ class Llama3Scaling:
                              f"{self.low_freq_factor} and {self.high_freq_factor}")
         if self.original_max_position < 1:
             raise ValueError(f"original_max_position is {self.original_max_position}; it must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters beside frozen matrices, see `lora`."""
+
+    rank: int
+    alpha: float = 32.0                      # what an adapter adds is multiplied by alpha / rank
+    targets: tuple[str, ...] = LORA_TARGETS  # matrices of every layer that get one
+
+    def __post_init__(self):
+        if self.rank < 1:
+            raise ValueError(f"rank is {self.rank}; it must be at least 1")
+        if not 0 < self.alpha < math.inf:
+            raise ValueError(f"alpha is {self.alpha}; it must be positive and finite")
+        if not self.targets or len(set(self.targets)) < len(self.targets) or not set(self.targets) <= set(LORA_TARGETS):
+            raise ValueError(f"targets are {', '.join(self.targets) or 'none'}; give at least one of "
+                             f"{', '.join(LORA_TARGETS)}, none of them twice")
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +76,7 @@ class ModelConfig:
     compute_dtype: str = "float32"           # of the layers; rotary angles, norms, softmax and head are always float32
     remat: bool = False                      # recompute each layer in the backward pass instead of storing it
     max_position: int = 32768                # longest context the weights are meant for, tokens
+    lora: Lora | None = None                 # adapters; None: the weights themselves are trained
 
     def __post_init__(self):
         if self.family not in FAMILIES:
@@ -70,6 +95,8 @@ class ModelConfig:
         for name in ("param_dtype", "compute_dtype"):
             if getattr(self, name) not in DTYPES:
                 raise ValueError(f"{name} {getattr(self, name)!r} is unknown; supported: {', '.join(DTYPES)}")
+        if self.lora is not None and self.lora.rank > self.d_model:
+            raise ValueError(f"lora rank is {self.lora.rank}; it must be at most d_model, here {self.d_model}")
         self._check_family()
 
     def _check_family(self):

@@ -69,7 +69,7 @@ def save(folder: str | Path, config: ModelConfig, params: Any, *, tokenizer_file
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = export_tensors(config, params)
+    tensors = export_tensors(parameters(config), traverse_util.flatten_dict(params))
     shards, size = [[]], 0
     for name, (shape, itemsize, _) in tensors.items():
         nbytes = math.prod(shape) * itemsize
@@ -175,9 +175,13 @@ def import_tensors(config: ModelConfig, tensors: Any, source: str) -> Any:
     return traverse_util.unflatten_dict(flat)
 
 
-def export_tensors(config: ModelConfig, params: Any) -> dict[str, tuple[tuple[int, ...], int, Any]]:
-    """{Hugging Face name: (shape, bytes per number, function that makes the array)}: one is in memory at a time."""
-    table, flat = parameters(config), traverse_util.flatten_dict(params)
+def export_tensors(table: dict, flat: dict) -> dict[str, tuple[tuple[int, ...], int, Any]]:
+    """{Hugging Face name: (shape, bytes per number, function that makes the array)}: one is in memory at a time.
+
+    Args:
+      table: path -> Param, such as `transformer.parameters` gives.
+      flat: path -> array, numpy or fully addressable jax.
+    """
     if flat.keys() != table.keys():
         raise ValueError(f"params do not fit the config: {sorted('/'.join(p) for p in flat.keys() ^ table.keys())} "
                          "are in one of them only")

@@ -87,16 +87,24 @@ def parameter_count(config: ModelConfig) -> int:
 
 def logical_axes(config: ModelConfig) -> Any:
     """The params tree with each array replaced by the tuple of its logical axis names."""
-    return traverse_util.unflatten_dict({path: param.axes for path, param in parameters(config).items()})
+    return axes_of(parameters(config))
+
+
+def axes_of(table: dict[Path, Param]) -> Any:
+    """The tree of a table's logical axis names."""
+    return traverse_util.unflatten_dict({path: param.axes for path, param in table.items()})
 
 
 def init(config: ModelConfig, key: Array) -> Any:
     """Random weights in `param_dtype`: normal with variance 1 / fan-in, projections back into the residual stream
     divided by sqrt(2 L), embedding 0.02, norms 1, biases 0. The same key gives the same weights on any device count."""
-    table = parameters(config)
+    return initialise(parameters(config), key, config.param_dtype)
+
+
+def initialise(table: dict[Path, Param], key: Array, dtype: Any) -> Any:
+    """The params tree of a table, each weight drawn by its own initialiser from a key of its own."""
     keys = jax.random.split(key, len(table))
-    dtype = jnp.dtype(config.param_dtype)
-    return traverse_util.unflatten_dict({path: param.init(k, param.shape, dtype)
+    return traverse_util.unflatten_dict({path: param.init(k, param.shape, jnp.dtype(dtype))
                                          for k, (path, param) in zip(keys, table.items(), strict=True)})
 
 
@@ -209,18 +217,28 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
     kept = lambda x: checkpoint_name(x, KEPT)
     heads = lambda y: y.reshape(*y.shape[:-1], -1, config.head_dim)
     x = rms_norm(hidden, layer["attn_norm"], config.rms_eps)
-    q, k, v = (heads(kept(linear(x, layer[name].reshape(config.d_model, -1)))) for name in ("q", "k", "v"))
+    project = lambda name, x: _project(layer, config, name, x)
+    q, k, v = (heads(kept(project(name, x))) for name in ("q", "k", "v"))
     if config.qkv_bias:
         q, k, v = (y + layer[f"{name}_bias"][None, None] for y, name in ((q, "q"), (k, "k"), (v, "v")))
     if config.qk_norm:
         q, k = rms_norm(q, layer["q_norm"], config.rms_eps), rms_norm(k, layer["k_norm"], config.rms_eps)
     q, k = _rotate(q, rotation), _rotate(k, rotation)
     mixed = attend(q, k, v)
-    mixed = linear(mixed.reshape(*mixed.shape[:2], -1), layer["o"].reshape(-1, config.d_model))
+    mixed = project("o", mixed.reshape(*mixed.shape[:2], -1))
     hidden = kept(hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed))
     x = rms_norm(hidden, layer["mlp_norm"], config.rms_eps)
-    gate, up = kept(linear(x, layer["gate"])), kept(linear(x, layer["up"]))
-    return hidden + linear(jax.nn.silu(gate) * up, layer["down"]), k, v
+    gate, up = kept(project("gate", x)), kept(project("up", x))
+    return hidden + project("down", jax.nn.silu(gate) * up), k, v
+
+
+def _project(layer: Any, config: ModelConfig, name: str, x: Array) -> Array:
+    """x [R, S, E] through a matrix of the layer and, where it has one, its adapter (`lora`): W x + alpha / rank * B (A x)."""
+    into = lambda x, weight: linear(x, weight.reshape(x.shape[-1], -1))
+    y = into(x, layer[name])
+    if f"{name}_a" not in layer:
+        return y
+    return y + config.lora.scale * into(into(x, layer[f"{name}_a"]), layer[f"{name}_b"])
 
 
 @jax.custom_vjp
