@@ -111,6 +111,8 @@ class Export:
     """folder to write; it must not exist"""
     checkpoint: str = "latest"
     """latest, best, cold_start, or an update number"""
+    adapter: bool = False
+    """of a run with LoRA: write its adapter alone, as PEFT reads it, in place of the merged model"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +194,7 @@ def _run(arguments: list[str]) -> int:
     if isinstance(given, Eval):
         return _evaluate(trained.plan_of(given.run, given.checkpoint, given.samples, given.temperature), given.again)
     elif isinstance(given, Export):
-        trained.export(given.run, given.folder, given.checkpoint)
+        trained.export(given.run, given.folder, given.checkpoint, given.adapter)
     else:
         trained.chat(given.run, given.checkpoint, given.temperature, given.seed)
     return 0

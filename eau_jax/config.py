@@ -14,6 +14,7 @@ from eau_jax.algorithms import correction, gae, keep, loss, reduction, view, whi
 from eau_jax.core import batching, knobs as knob
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
+from eau_jax.models.config import LORA_TARGETS, Lora
 from eau_jax.users.symbolic import symbolic
 
 Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importing it in the config file
@@ -67,11 +68,18 @@ class Model:
     architecture: Part = None
     """the ModelConfig that the weights have; a dry run then needs no weights"""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
-    """dtype of parameters; bfloat16 rounds away steps below about 1/250 of a weight, so small learning rates do nothing"""
+    """dtype of parameters; bfloat16 rounds away steps below about 1/250 of a weight, so small learning rates do nothing. With
+    model.lora_rank it is the frozen weights' alone, and bfloat16 costs nothing"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of activations; head and softmax are float32 always"""
     remat: bool = False
     """recompute each layer's activations in the backward pass: less memory, about a third more work"""
+    lora_rank: int = 0
+    """train low-rank adapters of this rank (float32) to frozen weights, of policy and critic each; 0: train all weights"""
+    lora_alpha: float = 32.0
+    """what an adapter adds is multiplied by lora_alpha / lora_rank"""
+    lora_targets: tuple[Literal["q", "k", "v", "o", "gate", "up", "down"], ...] = LORA_TARGETS
+    """matrices of every layer that get an adapter"""
     vocab_size: int = 512
     """of a made model: entries of its byte-level BPE tokenizer"""
     d_model: int = 128
@@ -91,6 +99,15 @@ class Model:
         for name in ("param_dtype", "compute_dtype"):
             if getattr(self, name) not in ("float32", "bfloat16"):
                 raise ConfigError(f"model.{name} = {getattr(self, name)!r}; allowed: float32, bfloat16")
+        at_least(self, 0, "lora_rank")
+        try:
+            self.lora
+        except ValueError as error:
+            raise ConfigError(f"model.lora_{error}") from None
+
+    @property
+    def lora(self) -> Lora | None:
+        return Lora(self.lora_rank, self.lora_alpha, tuple(self.lora_targets)) if self.lora_rank else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,6 +340,7 @@ def _refuse_idle(config: Config) -> None:
     idle = [
         (config.model.make is not None, config.model, "model", ("folder",), "the model is made by model.make"),
         (config.model.make is None, config.model, "model", made, "the model is read from model.folder"),
+        (config.model.lora_rank == 0, config.model, "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"),
         (not has_critic, config.learn, "learn", critic, f"{config.algorithm.advantage.name} has no critic"),
         (config.algorithm.keep_groups is batching.every, config.rollout, "rollout", ("refill",),
          "algorithm.keep_groups drops no group"),

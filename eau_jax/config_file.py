@@ -69,6 +69,7 @@ def replace(config: Any, changes: Mapping[str, Any]) -> Any:
     """
     by_field: dict[str, Any] = {}
     for path, value in changes.items():
+        value = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
         name, _, rest = path.partition(".")
         if name not in (known := [field.name for field in dataclasses.fields(config)]):
             raise ConfigError(f"no setting {name!r} in {type(config).__name__}{nearest(name, known)}")

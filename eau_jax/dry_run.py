@@ -34,6 +34,7 @@ def estimate(config: Config, model: ModelConfig) -> dict[str, int]:
     state = abstract_state(made)
     trained = [tower for tower in (state.policy, state.critic) if tower.params]
     bytes_of = {
+        "frozen parameters": _bytes(state.frozen),
         "policy parameters": _bytes(state.policy.params),
         "critic parameters": _bytes(state.critic.params),
         "reference parameters": _bytes(state.reference),
@@ -88,7 +89,7 @@ def _pass(made: Learner, phase: Phase, config: Config) -> int:
     rows = Rows(**{name: jax.ShapeDtypeStruct(shape, kinds.get(name, np.float32), sharding=place)
                    for name in Rows.__dataclass_fields__})
     state = abstract_state(made)
-    params = {"policy": state.policy.params, "critic": state.critic.params}
+    params = {"policy": state.policy.params, "critic": state.critic.params, "frozen": state.frozen}
     grads = {name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32, sharding=leaf.sharding),
                                 params[name]) for name in phase.towers}
     compiled = _gradients.lower(made, phase, params, rows, first_generation(config).knobs["rl"], grads).compile()

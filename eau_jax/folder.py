@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from eau_jax.config import Config
 from eau_jax.config_file import describe
 from eau_jax.core.records import RunFolder, RunFolderError
@@ -16,6 +19,7 @@ from eau_jax.eval.held_out import sealed_file
 
 # What a config decided: where one of these is there, the config can no longer be another.
 LEARNED = {"model", "cold_start", "metrics.jsonl", "checkpoints"}
+BASE = "base.sha256"   # of the weights that a run's adapters belong to
 # What may differ when a run is resumed: it changes neither the weights nor what was recorded so far.
 MAY_CHANGE = ("root", "learn.steps", "checkpoint.every", "checkpoint.keep", "eval.every", "rollout.deadline_s",
               "rollout.infra_retries", "mesh.data", "mesh.fsdp", "mesh.tensor")
@@ -60,6 +64,35 @@ def same(path: Path, config: Config) -> None:
                              f"restore the file, or choose another --name")
     raise RunFolderError(f"{path} holds a run with {name} = {before.get(name)!r}, but {now.get(name)!r} is asked for; "
                          f"choose another --name, or leave {name} as it was")
+
+
+def pin_base(folder: RunFolder, weights: Any) -> None:
+    """Records which weights a run's adapters belong to, or checks that they are still these.
+
+    Raises:
+      RunFolderError: when the run was started from others.
+    """
+    same_base(folder.path, weights)
+    folder.write(BASE, _digest(weights) + "\n")
+
+
+def same_base(path: Path, weights: Any) -> None:
+    """Checks that a run's adapters, if it has any, belong to these weights.
+
+    Raises:
+      RunFolderError: when they do not.
+    """
+    if (path / BASE).exists() and (path / BASE).read_text(encoding="utf-8").strip() != _digest(weights):
+        raise RunFolderError(f"{path} trained adapters to other weights than those that its model folder holds now; restore "
+                             f"that folder, or start a new run with another --name")
+
+
+def _digest(weights: Any) -> str:
+    """SHA-256 of all weights, numpy arrays, in the order of the tree."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(weights):
+        digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+    return digest.hexdigest()
 
 
 def _described(config: Config) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def folder_of(config: Config, home: Path) -> Path:
 
 
 def load(config: Config, folder: Path) -> tuple[ModelConfig, Any]:
-    """The model of a folder with this config's dtypes and rematerialisation.
+    """The model of a folder with this config's dtypes, rematerialisation and adapters.
 
     Raises:
       ConfigError: when a weight is not a number; CheckpointError: for a folder that cannot be read.
@@ -47,7 +47,7 @@ def load(config: Config, folder: Path) -> tuple[ModelConfig, Any]:
         if not np.isfinite(leaf).all():
             raise ConfigError(f"{folder}: parameter {jax.tree_util.keystr(path, simple=True, separator='.')} holds NaN or "
                               f"infinite weights; export the model again, or start from another --model.folder")
-    return dataclasses.replace(model, compute_dtype=config.model.compute_dtype, remat=config.model.remat), params
+    return _configured(config, model), params
 
 
 def architecture(config: Config) -> ModelConfig:
@@ -64,8 +64,13 @@ def architecture(config: Config) -> ModelConfig:
         model = hf.read_config(config.model.folder)
     else:
         raise ConfigError("a dry run needs shapes: give model.architecture in the config, or --model.folder")
-    return dataclasses.replace(model, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype,
-                               remat=config.model.remat)
+    return _configured(config, model)
+
+
+def _configured(config: Config, model: ModelConfig) -> ModelConfig:
+    chosen = config.model
+    return dataclasses.replace(model, param_dtype=chosen.param_dtype, compute_dtype=chosen.compute_dtype, remat=chosen.remat,
+                               lora=chosen.lora)
 
 
 def whole(folder: Path, write: Callable[[Path], None]) -> Path:

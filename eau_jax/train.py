@@ -24,13 +24,13 @@ from eau_jax.core import batching
 from eau_jax.core.records import RunFolder, plain, read_lines
 from eau_jax.core.types import Episode, InfraError
 from eau_jax.eval.held_out import evaluate, sealed_file
-from eau_jax.folder import begin, rewind
+from eau_jax.folder import begin, pin_base, rewind
 from eau_jax.imitate import imitate
 from eau_jax.journal import Generation
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.checkpoint import Checkpoints
 from eau_jax.learner.parts import LearnerState
-from eau_jax.learner.state import abstract_state, init
+from eau_jax.learner.state import abstract_state, init, place, policy_weights
 from eau_jax.learner.update import update
 from eau_jax.progress import Watch
 from eau_jax.rollout.agent import policy
@@ -86,7 +86,7 @@ def train(config: Config, source: str, *, resume: bool) -> None:
         store = Checkpoints(folder.path / "checkpoints", keep=config.checkpoint.keep)
         try:
             state, generation, recent = restore(parts, weights, store, folder, watch)
-            run(parts.engine.push(state.policy.params, 0, 1.0))
+            run(parts.engine.push(policy_weights(state), 0, 1.0))
             parts.engine.warm_up()  # compiling must not eat into the deadline of an episode's first call
             while True:
                 step = int(state.step) + 1
@@ -123,7 +123,7 @@ def cold_start_only(config: Config, source: str) -> None:
 
 
 def prepare(config: Config, folder: RunFolder, watch: Watch) -> tuple[Parts, Any]:
-    """The parts, and the weights that reinforcement learning starts from: the model's own or the cold start's."""
+    """The parts, and the weights that reinforcement learning starts from, or adapts: the model's own or the cold start's."""
     jax.config.update("jax_compilation_cache_dir", str(folder.path.resolve().parent / ".jax_cache"))
     watch.say(f"run {folder.path}: {jax.device_count()} {jax.devices()[0].platform} device(s)")
     model_folder = start.folder_of(config, folder.path)
@@ -132,6 +132,8 @@ def prepare(config: Config, folder: RunFolder, watch: Watch) -> tuple[Parts, Any
     if config.sft.steps:
         cold = start.whole(folder.path / "cold_start", lambda path: imitate(parts, weights, folder, path, watch))
         _, weights = start.load(config, cold)
+    if model.lora is not None:
+        pin_base(folder, weights)
     return parts, weights
 
 
@@ -143,6 +145,8 @@ def restore(parts: Parts, weights: Any, store: Checkpoints, folder: RunFolder,
         parts.first.write(folder)
         return init(parts.learner, weights, jax.random.key(parts.config.seed)), parts.first, []
     state, host, step = store.restore_latest(abstract_state(parts.learner))
+    if parts.model.lora is not None:
+        state = state.replace(frozen=place(parts.learner, weights))
     rewind(folder, step)
     watch.say(f"resumed after update {step}")
     generation = Generation.from_host(parts.first.knobs, host)
@@ -176,7 +180,7 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
                              progress=lambda done, total: watch.at("episodes", done, total))
 
     async def roll_out() -> Batch:
-        await parts.engine.push(state.policy.params, step - 1, float(knobs["rl"]["sampler"].temperature))
+        await parts.engine.push(policy_weights(state), step - 1, float(knobs["rl"]["sampler"].temperature))
         return await fill(play, functools.partial(draw, config, len(parts.train.tasks), step), config.algorithm.keep_groups,
                           config.rollout.tasks, config.rollout.refill)
 
@@ -226,7 +230,7 @@ def hold_out(parts: Parts, state: LearnerState, watch: Watch) -> None:
         return
 
     async def play() -> tuple[dict[str, Any], Groups]:
-        await parts.engine.push(state.policy.params, step, config.eval.temperature)
+        await parts.engine.push(policy_weights(state), step, config.eval.temperature)
         return await evaluate(parts.test, policy(parts.engine), parts.chat, parts.first.pinned(config.env), parts.budgets,
                               samples=config.eval.samples, seed=config.seed + EVALUATION_SEED,
                               retries=config.rollout.infra_retries,

@@ -15,8 +15,10 @@ from eau_jax.config import ConfigError
 from eau_jax.config_file import load_config
 from eau_jax.eval.plan import Bench, Plan
 from eau_jax.eval.players import Player, single
+from eau_jax.folder import same_base
 from eau_jax.learner import checkpoint as stored
-from eau_jax.models import hf
+from eau_jax.learner.state import place
+from eau_jax.models import hf, lora
 from eau_jax.rollout.agent import policy
 from eau_jax.rollout.template import visible
 from eau_jax.samplers.types import TokenRequest
@@ -25,7 +27,8 @@ COLD_START = "cold_start"
 
 
 def load(run: str, which: str) -> tuple[Parts, Any, int]:
-    """Parts, policy weights and the number of updates behind them; `which` is latest, best, cold_start or a number.
+    """Parts, policy weights on their mesh and the number of updates behind them; `which` is latest, best, cold_start or a
+    number. With LoRA, the weights hold adapters.
 
     Raises:
       ConfigError: when `run` is no run folder or has no such checkpoint.
@@ -41,10 +44,15 @@ def load(run: str, which: str) -> tuple[Parts, Any, int]:
     if which == COLD_START:
         if not (folder / COLD_START).is_dir():
             raise ConfigError(f"{run} has no cold start; choose --checkpoint latest, best or an update number")
-        return parts, start.load(config, folder / COLD_START)[1], 0
+        return parts, place(parts.learner, start.load(config, folder / COLD_START)[1]), 0
     number = int(which) if which.isascii() and which.isdigit() else which
     step = stored.find_step(folder / "checkpoints", number)
-    return parts, stored.load_params(folder / "checkpoints", step, model, parts.learner.mesh), step
+    params = stored.load_params(folder / "checkpoints", step, model, parts.learner.mesh)
+    if model.lora is None:
+        return parts, params, step
+    base = start.load(config, folder / COLD_START)[1] if config.sft.steps else weights
+    same_base(folder, base)
+    return parts, lora.join(place(parts.learner, base), params), step
 
 
 def checkpoint(run: str, which: str, temperature: float = 1.0) -> Player:
@@ -72,15 +80,24 @@ def plan_of(run: str, which: str, samples: int, temperature: float) -> Plan:
                 seed=config.seed, retries=config.rollout.infra_retries)
 
 
-def export(run: str, target: str, which: str) -> None:
-    """Writes the policy as a Hugging Face folder, tokenizer included."""
+def export(run: str, target: str, which: str, adapter: bool) -> None:
+    """Writes the policy as a Hugging Face folder, tokenizer included; adapters are merged, or written alone for PEFT.
+
+    Raises:
+      ConfigError: when `target` exists, or `adapter` is asked of a run without any.
+    """
     if Path(target).exists():
         raise ConfigError(f"{target!r} exists already; name a folder that does not")
     parts, weights, step = load(run, which)
+    if adapter and (parts.model.lora is None or which == COLD_START):
+        raise ConfigError(f"{run}, {which} has no adapter; leave --adapter out, and the whole model is exported")
     Path(target).parent.mkdir(parents=True, exist_ok=True)
 
     def write(folder: Path) -> None:
-        hf.save(folder, parts.model, weights, tokenizer_files_from=parts.folder)
+        if adapter:
+            base = Path(run) / COLD_START if parts.config.sft.steps else parts.folder
+            return lora.save(folder, parts.model, weights, str(base))
+        hf.save(folder, parts.model, lora.merge(parts.model, weights), tokenizer_files_from=parts.folder)
         stops = {"eos_token_id": list(parts.chat.stop_ids)}  # so that `generate` ends where our sampler does
         (folder / "generation_config.json").write_text(json.dumps(stops) + "\n", encoding="utf-8")
 

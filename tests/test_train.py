@@ -199,7 +199,7 @@ def test_a_folder_in_use_is_refused(finished):
 def test_export_is_read_by_transformers(finished, tmp_path):
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    trained.export(str(finished), str(tmp_path / "hf"), "latest")
+    trained.export(str(finished), str(tmp_path / "hf"), "latest", False)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32)
     parts, weights, _ = trained.load(str(finished), "latest")
     tokens = parts.chat.opening("Help.", "Plan a trip to Oslo.")
@@ -211,7 +211,7 @@ def test_export_is_read_by_transformers(finished, tmp_path):
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
     assert AutoTokenizer.from_pretrained(tmp_path / "hf").decode(tokens).endswith("<|agent|>")
     with pytest.raises(ConfigError, match="exists already"):
-        trained.export(str(finished), str(tmp_path / "hf"), "latest")
+        trained.export(str(finished), str(tmp_path / "hf"), "latest", False)
 
 
 def test_a_checkpoint_is_evaluated_once_and_repeats_itself(finished, tmp_path):

@@ -33,13 +33,14 @@ def annotate(learner: Learner, state: LearnerState, trajectory: Trajectory,
     packing = lay_out(learner, trajectory.length)
     nothing = unannotated(trajectory)
     rows = build(packing, trajectory, nothing, nothing.correction, nothing.correction)
-    params = {"policy": state.policy.params, "critic": state.critic.params, "reference": state.reference}
+    params = {"policy": state.policy.params, "critic": state.critic.params, "reference": state.reference,
+              "frozen": state.frozen}
     parts = [_score(learner, params, part, knobs) for part in micro_batches(learner, rows)]
     logprobs, ref_logprobs, values = zip(*parts, strict=True)
     old_logprobs = to_batch(logprobs, packing, (P, G, T))
     counterfactual, answered = None, 0
     if learner.advantage.needs_gain:
-        counterfactual, answered = counterfactual_logprobs(learner, params["policy"], trajectory, old_logprobs,
+        counterfactual, answered = counterfactual_logprobs(learner, critic.weights_of(params, "policy"), trajectory, old_logprobs,
                                                            knobs["sampler"].temperature)
     annotation, metrics = _estimate(learner, trajectory, old_logprobs, to_batch(values, packing, (P, G, T + 1)),
                                     to_batch(ref_logprobs, packing, (P, G, T)), knobs, counterfactual)
@@ -56,13 +57,15 @@ def _score(learner: Learner, params: dict, rows: Rows, knobs: dict) -> tuple[Arr
     """Old and reference log-probabilities f32[R, S] and values f32[R, S+1] of one micro-batch."""
     learner.traces["score"] += 1
     temperature = knobs["sampler"].temperature
-    trunk = critic.encode(params["policy"], learner, rows)
-    logprobs, _ = critic.logprobs(params["policy"], learner, trunk, rows, temperature)
+    policy = critic.weights_of(params, "policy")
+    trunk = critic.encode(policy, learner, rows)
+    logprobs, _ = critic.logprobs(policy, learner, trunk, rows, temperature)
     ref_logprobs = jnp.zeros_like(logprobs)
     if learner.kl is not None:
-        ref_hidden = critic.encode(params["reference"], learner, rows)
-        ref_logprobs, _ = critic.logprobs(params["reference"], learner, ref_hidden, rows, temperature)
-    values = learner.critic.values(params["critic"], learner, rows, trunk)
+        reference = critic.weights_of(params, "reference")
+        ref_hidden = critic.encode(reference, learner, rows)
+        ref_logprobs, _ = critic.logprobs(reference, learner, ref_hidden, rows, temperature)
+    values = learner.critic.values(params, learner, rows, trunk)
     return jax.lax.with_sharding_constraint((logprobs, ref_logprobs, values), by_row(learner.mesh))
 
 

@@ -1,7 +1,7 @@
 """Checkpoints by Orbax: asynchronous, the last few plus the best one, complete or not there at all.
 
     <folder>/<step>/policy/     the policy's params, alone, so that they can be loaded without knowing anything else
-                    training/   all other arrays of the LearnerState
+                    training/   all other arrays of the LearnerState, but the frozen ones: LoRA saves adapters only
                     host/       JSON: {"host": where the data stands, knob values, rules, ..., "statistic": its rank}
 
 A step is written into a temporary folder and renamed when all of it is on disk. What a kill leaves behind is therefore
@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from eau_jax.core.sharding import shardings
 from eau_jax.learner.parts import LearnerState
-from eau_jax.models import transformer
+from eau_jax.models import lora, transformer
 from eau_jax.models.config import ModelConfig
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,8 @@ class Checkpoints:
 
         Raises:
           CheckpointError: when there is none, or when the newest readable one is of another model or optimizer.
+
+        Frozen weights are not saved: the state comes back without them.
         """
         self.wait()
         broken = []
@@ -158,7 +160,7 @@ class Checkpoints:
         self._manager.reload()
 
     def _need_space(self, state: LearnerState) -> None:
-        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_split(state)))
         free = shutil.disk_usage(self.folder).free
         if free < size:
             raise CheckpointError(f"{self.folder}: a checkpoint needs about {size / 1e9:.3g} GB and {free / 1e9:.3g} GB "
@@ -170,7 +172,8 @@ class Checkpoints:
 
 
 def load_params(folder: str | Path, which: int | str, config: ModelConfig, mesh: Mesh) -> Any:
-    """The policy's params of one step, on `mesh`, for evaluation, export and chat. Changes nothing on disk.
+    """The policy's params of one step, on `mesh`, for evaluation, export and chat: all weights, or with `config.lora` the
+    adapters. Changes nothing on disk.
 
     Args:
       folder: the run's checkpoints.
@@ -181,8 +184,9 @@ def load_params(folder: str | Path, which: int | str, config: ModelConfig, mesh:
     """
     folder = Path(folder).absolute()
     step = find_step(folder, which)
-    shapes = jax.eval_shape(lambda: transformer.init(config, jax.random.key(0)))
-    places = shardings(shapes, transformer.logical_axes(config), mesh)
+    make = lambda key: lora.split(config, transformer.init(config, key), key)[1]
+    shapes = jax.eval_shape(make, jax.random.key(0))
+    places = shardings(shapes, lora.split_axes(config)[1], mesh)
     like = jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, places)
     try:
         with ocp.StandardCheckpointer() as reader:
@@ -225,8 +229,8 @@ def _rank(statistic: float | None) -> float:
 
 
 def _split(state: LearnerState) -> tuple[Any, Any]:
-    """The policy's params, and the state without them."""
-    return state.policy.params, state.replace(policy=state.policy.replace(params={}))
+    """The policy's params, and the state without them and without what is frozen."""
+    return state.policy.params, state.replace(policy=state.policy.replace(params={}), frozen={})
 
 
 def _join(policy: Any, training: LearnerState) -> LearnerState:

@@ -14,7 +14,7 @@ from eau_jax.algorithms.loss import Units, entropy_loss, kl_loss, value_loss
 from eau_jax.core.knobs import knob
 from eau_jax.core.types import Array, Mean
 from eau_jax.learner.parts import Critic, Learner, Phase, Rows
-from eau_jax.models import heads, transformer
+from eau_jax.models import heads, lora, transformer
 from eau_jax.models.config import ModelConfig
 
 
@@ -23,8 +23,13 @@ class SharedKnobs:
     coef: float = knob(0.5, 0.0, 10.0, "weight of the value loss beside the policy loss", trust=0.5)
 
 
+def weights_of(params: dict, name: str) -> Any:
+    """All weights of the model of "policy", "critic" or "reference": the frozen ones and its own."""
+    return lora.join(params["frozen"], params[name]["model"] if name == "critic" else params[name])
+
+
 def encode(params: Any, learner: Learner, rows: Rows) -> Array:
-    """Hidden states [R, S, D] of one tower."""
+    """Hidden states [R, S, D] under the weights of one model."""
     return transformer.forward(params, learner.model, rows.tokens, rows.positions, rows.segment_ids)
 
 
@@ -55,52 +60,54 @@ def value_terms(critic: Any, learner: Learner, rows: Rows, hidden: Array, knobs:
 
 
 def _policy_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
-    policy = params["policy"]
+    policy = weights_of(params, "policy")
     return policy_terms(policy, learner, rows, encode(policy, learner, rows), knobs)
 
 
 def _tower_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
-    critic = params["critic"]
-    return value_terms(critic, learner, rows, encode(critic["model"], learner, rows), knobs)
+    return value_terms(params["critic"], learner, rows, encode(weights_of(params, "critic"), learner, rows), knobs)
 
 
 def _head_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     """The value loss on the policy's trunk; differentiated in the head alone."""
-    return value_terms(params["critic"], learner, rows, encode(params["policy"], learner, rows), knobs)
+    return value_terms(params["critic"], learner, rows, encode(weights_of(params, "policy"), learner, rows), knobs)
 
 
 def _joint_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     """Policy loss + coef * value loss, one forward pass."""
-    trunk = encode(params["policy"], learner, rows)
-    loss, metrics = policy_terms(params["policy"], learner, rows, trunk, knobs)
+    policy = weights_of(params, "policy")
+    trunk = encode(policy, learner, rows)
+    loss, metrics = policy_terms(policy, learner, rows, trunk, knobs)
     term, more = value_terms(params["critic"], learner, rows, trunk, knobs)
     return loss + knobs["critic"].coef * term, metrics | more
 
 
-def _init_tower(config: ModelConfig, policy: Any, key: Array) -> Any:
-    """The policy's trunk without its output head, and a value head of zeros: V is 0 everywhere at the start."""
-    return {"model": {name: leaf for name, leaf in policy.items() if name != "head"},
-            "head": heads.init_value_head(config, key)}
+def _init_tower(config: ModelConfig, model: Any, key: Array) -> Any:
+    """The model's trunk without its output head, or adapters to it, and a value head of zeros: V is 0 at the start."""
+    return {"model": _without_head(lora.split(config, model, key)[1]), "head": heads.init_value_head(config, key)}
 
 
 def _tower_axes(config: ModelConfig) -> Any:
-    trunk = {name: axes for name, axes in transformer.logical_axes(config).items() if name != "head"}
-    return {"model": trunk, "head": _HEAD_AXES}
+    return {"model": _without_head(lora.split_axes(config)[1]), "head": _HEAD_AXES}
 
 
-def _tower_values(critic: Any, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
-    return heads.values(critic["head"], encode(critic["model"], learner, rows))
+def _without_head(model: dict) -> dict:
+    return {name: leaf for name, leaf in model.items() if name != "head"}
 
 
-def _init_head(config: ModelConfig, policy: Any, key: Array) -> Any:
+def _tower_values(params: dict, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
+    return heads.values(params["critic"]["head"], encode(weights_of(params, "critic"), learner, rows))
+
+
+def _init_head(config: ModelConfig, model: Any, key: Array) -> Any:
     return {"head": heads.init_value_head(config, key)}
 
 
-def _head_values(critic: Any, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
-    return heads.values(critic["head"], policy_hidden)
+def _head_values(params: dict, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
+    return heads.values(params["critic"]["head"], policy_hidden)
 
 
-def _no_values(critic: Any, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
+def _no_values(params: dict, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
     return jnp.zeros((rows.tokens.shape[0], rows.tokens.shape[1] + 1), jnp.float32)
 
 
@@ -116,5 +123,5 @@ own_tower = Critic("own_tower", NoKnobs(), _init_tower, _tower_axes, _tower_valu
 shared_trunk = Critic("shared_trunk", SharedKnobs(), _init_head, lambda config: {"head": _HEAD_AXES}, _head_values,
                       alone=Phase("critic", ("critic",), _head_loss),
                       together=Phase("joint", ("policy", "critic"), _joint_loss))
-no_critic = Critic("no_critic", NoKnobs(), lambda config, policy, key: {}, lambda config: {}, _no_values,
+no_critic = Critic("no_critic", NoKnobs(), lambda config, model, key: {}, lambda config: {}, _no_values,
                    alone=Phase("critic", (), _no_loss), together=_POLICY)

@@ -25,12 +25,14 @@ from eau_jax.models.config import ModelConfig
 
 @struct.dataclass(kw_only=True)
 class LearnerState:
-    """Everything that training changes. A tower that the chosen critic does not have holds empty dicts."""
+    """Everything that training changes, and what it builds on. A tower that the chosen critic does not have holds empty
+    dicts. With LoRA, the params of the towers are adapters to the frozen weights, which policy, critic and reference share."""
 
     step: Array           # [] i32: updates taken, one per batch
-    policy: TrainState    # params as of `models.transformer`
+    policy: TrainState    # params as of `models.transformer`, or of `models.lora`
     critic: TrainState    # params as of `Learner.critic`
-    reference: Any        # frozen policy params; {} without a reference policy
+    frozen: Any           # weights that no step changes, joined to the params of each tower; {} without LoRA
+    reference: Any        # params of the reference policy, beside the frozen ones; {} with LoRA, or without a reference
 
 
 @struct.dataclass(kw_only=True)
@@ -74,7 +76,7 @@ class Phase(NamedTuple):
 
     name: str
     towers: tuple[str, ...]   # whose parameters it changes: "policy", "critic" or both
-    loss: Callable            # (params by tower, learner, rows, knobs) -> (loss f32[], {name: Mean})
+    loss: Callable            # (params by tower, and "frozen", learner, rows, knobs) -> (loss f32[], {name: Mean})
 
 
 class Critic(NamedTuple):
@@ -82,9 +84,9 @@ class Critic(NamedTuple):
 
     name: str
     knobs: Any                # a knob dataclass, owner "rl"
-    init: Callable            # (config, policy params, key) -> params
+    init: Callable            # (config, the model's weights, key) -> params
     axes: Callable            # (config) -> logical axes of those params
-    values: Callable          # (params, learner, rows, hidden of the policy [R, S, D]) -> f32[R, S+1]
+    values: Callable          # (params by tower, learner, rows, hidden of the policy [R, S, D]) -> f32[R, S+1]
     alone: Phase              # changes the critic only
     together: Phase           # changes the policy, and the critic where they share a loss
 

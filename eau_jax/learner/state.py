@@ -15,7 +15,7 @@ from eau_jax.core.sharding import replicated, shardings
 from eau_jax.core.types import Array, TrainState
 from eau_jax.learner import optimizer
 from eau_jax.learner.parts import Learner, LearnerState
-from eau_jax.models import transformer
+from eau_jax.models import lora, transformer
 
 
 @struct.dataclass
@@ -45,34 +45,47 @@ def default_knobs(learner: Learner) -> dict[str, Any]:
 
 
 def axes(learner: Learner) -> dict[str, Any]:
-    """Logical axis names of each tower's params."""
-    return {"policy": transformer.logical_axes(learner.model), "critic": learner.critic.axes(learner.model)}
+    """Logical axis names of each tower's params and of the frozen weights."""
+    frozen, policy = lora.split_axes(learner.model)
+    return {"frozen": frozen, "policy": policy, "critic": learner.critic.axes(learner.model)}
+
+
+def place(learner: Learner, params: Any) -> Any:
+    """The model's weights on the mesh."""
+    return jax.device_put(params, shardings(params, transformer.logical_axes(learner.model), learner.mesh))
+
+
+def policy_weights(state: LearnerState) -> Any:
+    """What the sampler runs: the policy's params and the frozen weights, which are not copied. With LoRA its adapters are
+    applied and not merged, so that rounding does not put the sampler's policy beside the learner's."""
+    return lora.join(state.frozen, state.policy.params)
 
 
 def init(learner: Learner, params: Any, key: Array) -> LearnerState:
     """The state before the first update. `params` (of `transformer.init` or an import) are copied, never donated."""
+    build = jax.jit(_init, static_argnums=0, out_shardings=state_shardings(learner))
+    return build(learner, place(learner, params), key)
+
+
+def init_tower(learner: Learner, params: Any, key: Array) -> tuple[TrainState, Any]:
+    """A policy alone and the frozen weights, for supervised fine-tuning. `params` are copied."""
     places = state_shardings(learner)
-    params = jax.device_put(params, places.policy.params)
-    return jax.jit(_init, static_argnums=0, out_shardings=places)(learner, params, key)
+    build = jax.jit(_init_policy, static_argnums=0, out_shardings=(places.policy, places.frozen))
+    return build(learner, place(learner, params), key)
 
 
-def init_tower(learner: Learner, params: Any) -> TrainState:
-    """A policy alone, for supervised fine-tuning. `params` are copied."""
-    places = state_shardings(learner).policy
-    build = jax.jit(lambda params: optimizer.start(jax.tree.map(jnp.copy, params), axes(learner)["policy"],
-                                                   learner.mean_dtype),
-                    out_shardings=places)
-    return build(jax.device_put(params, places.params))
+def _init_policy(learner: Learner, params: Any, key: Array) -> tuple[TrainState, Any]:
+    frozen, policy = jax.tree.map(jnp.copy, lora.split(learner.model, params, key))
+    return optimizer.start(policy, axes(learner)["policy"], learner.mean_dtype), frozen
 
 
 def _init(learner: Learner, params: Any, key: Array) -> LearnerState:
-    names = axes(learner)
-    critic = learner.critic.init(learner.model, params, key)
+    policy, frozen = _init_policy(learner, params, jax.random.fold_in(key, 0))
+    critic = learner.critic.init(learner.model, params, jax.random.fold_in(key, 1))
     return LearnerState(
-        step=jnp.int32(0),
-        policy=optimizer.start(jax.tree.map(jnp.copy, params), names["policy"], learner.mean_dtype),
-        critic=optimizer.start(jax.tree.map(jnp.copy, critic), names["critic"], learner.mean_dtype),
-        reference=jax.tree.map(jnp.copy, params) if learner.kl is not None else {})
+        step=jnp.int32(0), policy=policy, frozen=frozen,
+        critic=optimizer.start(jax.tree.map(jnp.copy, critic), axes(learner)["critic"], learner.mean_dtype),
+        reference=jax.tree.map(jnp.copy, params) if learner.kl is not None and not frozen else {})
 
 
 def _shapes(learner: Learner) -> LearnerState:
@@ -93,8 +106,10 @@ def state_shardings(learner: Learner) -> LearnerState:
         return TrainState(step=replicated(learner.mesh), params=params, opt_state=opt_state)
 
     policy = tower(shapes.policy, names["policy"])
-    return LearnerState(step=replicated(learner.mesh), policy=policy, critic=tower(shapes.critic, names["critic"]),
-                        reference=policy.params if learner.kl is not None else {})
+    return LearnerState(step=replicated(learner.mesh), policy=policy,
+                        critic=tower(shapes.critic, names["critic"]),
+                        frozen=shardings(shapes.frozen, names["frozen"], learner.mesh),
+                        reference=policy.params if shapes.reference else {})
 
 
 def abstract_state(learner: Learner) -> LearnerState:

@@ -42,7 +42,7 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
         rows = minibatch(learner, trajectory, annotation, member)
         where = f"update {step}, {phase.name} minibatch {number}"
         towers = {name: getattr(state, name) for name in ("policy", "critic")}
-        towers, more = take_step(learner, phase, towers, rows, knobs, where)
+        towers, more = take_step(learner, phase, towers, state.frozen, rows, knobs, where)
         state = state.replace(**towers)
         metrics = merge(metrics, more | {f"{name}_steps": Mean(np.float64(1), np.float64(0)) for name in phase.towers})
     return state.replace(step=_next(learner, state.step)), metrics
@@ -70,15 +70,16 @@ def minibatch(learner: Learner, trajectory: Trajectory, annotation: Annotation, 
     return build(packing, trajectory, annotation, weights, value_weights)
 
 
-def take_step(learner: Learner, phase: Phase, towers: dict[str, TrainState], rows: Rows, knobs: dict,
+def take_step(learner: Learner, phase: Phase, towers: dict[str, TrainState], frozen: Any, rows: Rows, knobs: dict,
               where: str) -> tuple[dict[str, TrainState], dict[str, Mean]]:
     """One optimizer step on one minibatch, gradients added up over its micro-batches in float32.
 
     Args:
       towers: by name; those of the phase are donated, but only once loss and gradients are known to be finite.
+      frozen: as of the LearnerState; never donated.
       where: names the step in an error.
     """
-    params = {name: tower.params for name, tower in towers.items()}
+    params = {name: tower.params for name, tower in towers.items()} | {"frozen": frozen}
     loss, grads, metrics = gradients(learner, phase, params, rows, knobs)
     norms = jax.device_get(_norms(learner, phase, grads))
     bad = [f"{name} gradient norm {norm}" for name, norm in norms.items() if not np.isfinite(norm)]

@@ -43,7 +43,7 @@ def case(base):
     annotation, _ = annotate(base, state, trajectory, knobs)
     rng = np.random.default_rng(3)
     moved = lambda tree: jax.tree.map(lambda x: np.asarray(x + 0.1 * rng.normal(size=x.shape), np.float32), tree)
-    params = {"policy": moved(state.policy.params), "critic": moved(state.critic.params)}
+    params = {"policy": moved(state.policy.params), "critic": moved(state.critic.params), "frozen": {}}
     return trajectory, annotation, params, knobs
 
 
@@ -246,7 +246,7 @@ def test_a_shared_trunk_adds_the_two_losses(base, case):
     shared = small.learner(critic=critic.shared_trunk)
     trajectory, annotation, params, _ = case
     knobs = default_knobs(shared)
-    params = {"policy": params["policy"], "critic": {"head": params["critic"]["head"]}}
+    params = {"policy": params["policy"], "critic": {"head": params["critic"]["head"]}, "frozen": {}}
     packed = minibatch(shared, trajectory, annotation, ALL)
     weights = dense_weights("token_mean", trajectory.action_ids)
 

@@ -279,15 +279,15 @@ def test_the_optimizer_equals_a_static_one_and_decays_matrices_only(base):
 def test_fine_tuning_learns_the_agents_tokens_and_only_those(base):
     trajectory = small.trajectory()
     knobs = {"policy_optimizer": optimizer.Knobs(learning_rate=np.float32(3e-3))}
-    tower, losses = init_tower(base, small.params()), []
+    (tower, frozen), losses = init_tower(base, small.params(), jax.random.key(0)), []
     for _ in range(40):
-        tower, metrics = sft.update(base, tower, trajectory, knobs)
+        tower, metrics = sft.update(base, tower, frozen, trajectory, knobs)
         losses.append(metrics["nll"].result())
     assert losses[0] == pytest.approx(metrics_of_a_uniform_guess(), abs=0.5) and losses[-1] < 0.3 * losses[0]
     assert losses[0] == pytest.approx(dense_nll(small.params(), trajectory), abs=1e-4)
     assert base.traces["sft_gradients"] == 1
     empty = trajectory.replace(action_ids=np.full_like(trajectory.action_ids, -1))
-    same, metrics = sft.update(base, tower, empty, knobs)
+    same, metrics = sft.update(base, tower, frozen, empty, knobs)
     assert same is tower and metrics["action_tokens"].result() == 0
 
 

@@ -28,7 +28,7 @@ def annotated():
     trajectory = rows.fit(learner, small.trajectory())
     state = small.start(learner)
     annotation, _ = annotate(learner, state, trajectory, default_knobs(learner))
-    return trajectory, annotation, {"policy": moved(state.policy.params), "critic": state.critic.params}
+    return trajectory, annotation, {"policy": moved(state.policy.params), "critic": state.critic.params, "frozen": {}}
 
 
 def result(learner, case):
@@ -76,7 +76,7 @@ def test_retrieved_text_is_out_of_the_loss():
     trajectory = rows.fit(learner, small.trajectory(2))
     state, knobs = small.start(learner), default_knobs(learner)
     annotation, _ = annotate(learner, state, trajectory, knobs)
-    params = {"policy": state.policy.params, "critic": state.critic.params}
+    params = {"policy": state.policy.params, "critic": state.critic.params, "frozen": {}}
     packed = minibatch(learner, trajectory, annotation, ALL)
     retrieved = (packed.segment_ids > 0) & ~packed.mask
     assert retrieved.any() and not packed.weights[retrieved].any() and not packed.advantages[retrieved].any()
