@@ -9,17 +9,17 @@ Command      eau-jax compare-methods configs/study_views.py
 
 from pathlib import Path
 
-from eau_jax.algorithms.view import by_action, by_token
-from eau_jax.config_file import load_config, replace
+from eau_jax.config_file import load_config, load_method
 from eau_jax.study import Study
+
+CONFIGS = Path(__file__).parent
 
 
 def study() -> Study:
     return Study(
         name="views",
-        environments={"intention": load_config(str(Path(__file__).with_name("quickstart.py")))},
-        methods={"by_token": lambda config: replace(config, {"algorithm.view": by_token}),
-                 "by_action": lambda config: replace(config, {"algorithm.view": by_action})},
+        environments={"intention": load_config(str(CONFIGS / "quickstart.py"))},
+        methods={"by_token": load_method(CONFIGS / "methods" / "ppo.py"), "by_action": load_method(CONFIGS / "methods" / "eau.py")},
         baseline="by_token",
         seeds=(0, 1, 2, 3, 4),
         updates=20,

@@ -3,6 +3,7 @@
 Bad input ends with one message and exit status 2; set EAU_JAX_TRACEBACK=1 to see where it came from.
 """
 
+import argparse
 import dataclasses
 import errno
 import logging
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from eau_jax.config import Config, ConfigError, knob_tree
-from eau_jax.config_file import call, changed, load_config, replace, runnable
+from eau_jax.config_file import call, changed, load_config, load_method, placed, replace, runnable
 from eau_jax.core import knobs as knob
 from eau_jax.core.types import InfraError
 from eau_jax.learner.parts import NonFiniteError
@@ -49,6 +50,9 @@ class Launch:
     """continue a run that was stopped"""
     dry_run: bool = False
     """build shapes, shardings and a memory estimate, and stop: no weights are read and nothing is allocated"""
+    method: str = ""
+    """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME for another
+    function of it"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,8 +210,10 @@ def _learn(command: str, arguments: list[str]) -> int:
               f"`eau-jax {command} CONFIG --help` lists its settings and knobs.")
         return 0 if arguments in ([], ["-h"], ["--help"]) else 2
     path, before = arguments[0], load_config(arguments[0])
+    if method := named_method(arguments[1:]):
+        before = load_method(method)(before)
     config, launch = parse_overrides(before, arguments[1:], f"eau-jax {command} {path}")
-    source = runnable(path, changed(before, config))
+    source = runnable(path, changed(before, config), method)
 
     from eau_jax import dry_run, train
 
@@ -264,7 +270,7 @@ def _compare_methods(arguments: list[str]) -> int:
         return 0 if arguments in ([], ["-h"], ["--help"]) else 2
     path = arguments[0]
     study, launch = studies.parse(path, call(path, "study", studies.Study), arguments[1:])
-    source = studies.placed(path)
+    source = placed(path)
     with Watch() as watch:
         failed = [] if launch.page else studies.run_missing(study, source, watch, launch.jobs)
         written = page.write_page(study, Path(path).read_text(encoding="utf-8"))
@@ -303,6 +309,13 @@ def _report(run: str) -> int:
     page = write_report(folder, folder.parent / "sealed" / folder.name / "eval.jsonl")
     Console().print(f"report: {page}", soft_wrap=True)
     return 0
+
+
+def named_method(arguments: list[str]) -> str:
+    """What follows --method, which is read first: it decides which settings there are. Empty without it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--method", default="", nargs="?")
+    return parser.parse_known_args(arguments)[0].method or ""
 
 
 def parse_overrides(config: Config, arguments: list[str], prog: str) -> tuple[Config, Launch]:

@@ -1,14 +1,20 @@
-"""Config files: read, changed by the command line, written so that they give the same run again, and described as JSON."""
+"""Config files: read, changed by methods and the command line, written so that they give the same run again, and
+described as JSON."""
 
+import ast
+import contextlib
 import dataclasses
 import importlib.util
 import json
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from types import ModuleType
+from typing import Any, Callable, Iterator, Mapping
 
-from eau_jax.config import Config, ConfigError
+from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.core.knobs import nearest
+from eau_jax.learner.critic import no_critic, own_tower
+from eau_jax.learner.state import default_knobs
 
 
 def load_config(path: str) -> Config:
@@ -33,20 +39,89 @@ def call(path: str, name: str, kind: type) -> Any:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"no file {path!r}; give a Python file with `{name}() -> {kind.__name__}`")
-    spec = importlib.util.spec_from_file_location(f"eau_{name}_{file.stem}", file)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
+    with _explained(file):
+        module = _executed(file)
         made = getattr(module, name)() if hasattr(module, name) else None
-    except ConfigError:
-        raise
-    except Exception as error:  # whatever the user's own code raises
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
-        raise ConfigError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
     if not isinstance(made, kind):
         raise ConfigError(f"{file} defines no function `{name}` that returns an {kind.__module__}.{kind.__name__}")
     return made
+
+
+def load_method(where: str | Path) -> Callable[[Config], Config]:
+    """A method out of a Python file: its function `method(config) -> Config`, or another one, as FILE.py:NAME.
+
+    Raises:
+      ConfigError: when there is no such file, its code fails, or it has no such function. The method raises it for a
+        config that it cannot change, and when it returns none.
+    """
+    path, _, name = str(where).partition(".py:")
+    file, name = (Path(f"{path}.py"), name) if name else (Path(where), "method")
+    if not file.is_file() or file.suffix != ".py":
+        raise ConfigError(f"no method file {str(file)!r}; give a Python file with `method(config) -> Config`, such as "
+                          f"configs/methods/grpo.py")
+    with _explained(file):
+        found = vars(_executed(file))
+    if not callable(found.get(name)):
+        raise ConfigError(f"{file} defines no function `{name}(config) -> Config`; give FILE.py:NAME for another name")
+
+    def method(config: Config) -> Config:
+        with _explained(file):
+            made = found[name](config)
+        if not isinstance(made, Config):
+            raise ConfigError(f"{where} gave a {type(made).__name__}; it must return a Config")
+        return made
+
+    return method
+
+
+def with_algorithm(config: Config, knobs: Mapping[str, float] | None = None, **parts: Any) -> Config:
+    """The config with other parts of its algorithm, for methods: `with_algorithm(config, advantage=rloo)`.
+
+    What the config set for a part that is replaced is left out, for it would mean something else or nothing: starting
+    values of knobs, the refill of another filter, the schedule of a critic that is not needed any more. All else stays.
+
+    Args:
+      knobs: starting values, {path: value}, on top.
+      parts: fields of `Algorithm`. An estimator without a critic gets `no_critic`, one that needs one `own_tower` where
+        the config had none.
+    """
+    before = knob_tree(config)   # refuses a misspelt knob, which would be left out below
+    advantage, had = parts.get("advantage", config.algorithm.advantage), config.algorithm.critic
+    critic = (own_tower if had is no_critic else had) if advantage.needs_critic else no_critic
+    algorithm = replace(config.algorithm, {"critic": critic, **parts})
+    idle = {} if advantage.needs_critic else {f"learn.{field.name}": field.default for field in
+                                              dataclasses.fields(config.learn) if field.name.startswith("critic_")}
+    if algorithm.keep_groups is not config.algorithm.keep_groups:
+        idle["rollout.refill"] = 0
+    after = {**before, "rl": default_knobs(algorithm)}
+    kept = {path: value for path, value in config.knobs.items() if _same_part(before, after, path)}
+    return replace(config, {**idle, "algorithm": algorithm, "knobs": {**kept, **(knobs or {})}})
+
+
+def _same_part(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> bool:
+    """Whether a knob's path leads to one kind of knobs in both trees."""
+    owner, name, *_ = path.split(".")
+    return owner != "rl" or type(before[owner].get(name)) is type(after[owner].get(name))
+
+
+def _executed(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"eau_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    """What a user's own code raises becomes a ConfigError with its line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
+        raise ConfigError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
 
 
 def changed(before: Any, after: Any, prefix: str = "") -> dict[str, Any]:
@@ -80,15 +155,37 @@ def replace(config: Any, changes: Mapping[str, Any]) -> Any:
     return dataclasses.replace(config, **nested)
 
 
-def runnable(path: str, changes: Mapping[str, Any]) -> str:
-    """Python text of a config file that gives the same run as `path` with `changes`: the source, then the changes."""
-    file = Path(path) / "config.py" if Path(path).is_dir() else Path(path)
-    text = file.read_text(encoding="utf-8")
+def runnable(path: str, changes: Mapping[str, Any], method: str = "") -> str:
+    """Python text of a config file that gives the same run as `path` with `changes`: the source, then the changes.
+
+    Args:
+      method: file of a method that is applied before the changes; empty: none.
+    """
+    text = placed(str(Path(path) / "config.py" if Path(path).is_dir() else Path(path)))
+    if method:
+        file, _, name = method.partition(".py:")
+        where = str(Path(f"{file}.py" if name else file).resolve()) + (f":{name}" if name else "")
+        text += ("\n\n# Appended by eau-jax: the method.\n"
+                 "from eau_jax.config_file import load_method as _load_method\n\n_bare = config\n\n\n"
+                 f"def config(_bare=_bare):\n    return _load_method({where!r})(_bare())\n")
     if changes:
         text += ("\n\n# Appended by eau-jax: what the command line changed.\n"
                  "from eau_jax.config_file import replace as _replace\n\n_before = config\n\n\n"
                  f"def config(_before=_before):\n    return _replace(_before(), {json.loads(json.dumps(dict(changes)))!r})\n")
     return text
+
+
+def placed(path: str) -> str:
+    """Text of a Python file that runs anywhere: names that it takes from `__file__` are looked up where it was."""
+    text = Path(path).read_text(encoding="utf-8")
+    body = ast.parse(text).body
+    names = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    if "__file__" not in names or "\n__file__ = " in f"\n{text}":   # needs no place, or has one
+        return text
+    lines = text.splitlines()
+    future = [node.end_lineno for node in body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    at = max(future, default=0)
+    return "\n".join([*lines[:at], f"__file__ = {str(Path(path).resolve())!r}", *lines[at:], ""])
 
 
 def describe(value: Any) -> Any:

@@ -7,7 +7,6 @@
 A study file is Python: `study() -> Study`. What is finished is not run again; what was stopped goes on.
 """
 
-import ast
 import dataclasses
 import json
 import os
@@ -150,7 +149,7 @@ def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[
     """Runs what is missing; a run that fails is left and the others go on.
 
     Args:
-      source: Python text of the study file, with `placed`.
+      source: Python text of the study file (`config_file.placed`).
       jobs: runs at a time; those of one environment and seed come one after the other, for they share a start.
 
     Returns:
@@ -260,8 +259,8 @@ def _start_of(config: Config) -> str:
     described = describe(config)
     for name in ("root", "algorithm", "eval", "checkpoint", "swaps"):
         del described[name]
-    del described["learn"]["steps"], described["learn"]["critic_updates"], described["learn"]["critic_warmup"]
-    del described["learn"]["epochs"], described["learn"]["minibatches"]
+    for name in ("steps", "epochs", "minibatches", "critic_updates", "critic_warmup", "critic_refit"):
+        del described["learn"][name]
     for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries", "refill"):
         del described["rollout"][name]
     described["knobs"] = {path: value for path, value in described["knobs"].items()
@@ -278,15 +277,6 @@ def _share_compiled(study: Study) -> None:
         home.mkdir(parents=True, exist_ok=True)
         if not (home / ".jax_cache").exists():
             (home / ".jax_cache").symlink_to((study.folder / ".jax_cache").resolve(), target_is_directory=True)
-
-
-def placed(path: str) -> str:
-    """Text of a study file that runs anywhere: names that it takes from `__file__` are looked up where it was."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    future = [node.end_lineno for node in ast.parse("\n".join(lines)).body
-              if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
-    at = max(future, default=0)
-    return "\n".join([*lines[:at], f"__file__ = {str(Path(path).resolve())!r}", *lines[at:], ""])
 
 
 def source_of(study: Study, cell: Cell, source: str) -> str:

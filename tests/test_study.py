@@ -13,7 +13,7 @@ import pytest
 
 from eau_jax import study as studies
 from eau_jax.cli import main
-from eau_jax.config_file import call, describe, load_config, replace
+from eau_jax.config_file import call, describe, load_config, placed, replace
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
 from eau_jax.eval.aggregate import interquartile_mean, nested, paired_by_seed, probability_of_improvement, student
 from eau_jax.eval.held_out import sealed_file
@@ -205,7 +205,7 @@ def test_the_kept_text_gives_the_same_run_anywhere(tmp_path):
     arguments = ["--updates", "5", "--seeds", "3", "4", "--root", str(tmp_path / "runs"), "--name", "n"]
     one, _ = studies.parse(str(file), one, arguments)
     kept = tmp_path / "elsewhere.py"
-    kept.write_text(studies.source_of(one, Cell("intention", "a", 3), studies.placed(str(file))))
+    kept.write_text(studies.source_of(one, Cell("intention", "a", 3), placed(str(file))))
     config = load_config(str(kept))
     assert describe(config) == describe(studies.configured(one, "intention", "a", 3))
     assert (config.name, config.seed, config.learn.steps) == ("3", 3, 5)
