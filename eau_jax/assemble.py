@@ -117,7 +117,12 @@ def check(config: Config) -> None:
     """Raises what is wrong with the tasks, the rules, the knobs or the model folder, before anything is written."""
     for split in ("train", "test"):
         tasks(config, split)
-    first_generation(config)
+    generation = first_generation(config)
+    for swap in sorted(config.swaps, key=lambda swap: swap.step):
+        try:
+            generation = generation.swapped(swap.step, swap.knobs, swap.rules, config.env)
+        except ValueError as error:
+            raise ConfigError(f"swap before update {swap.step}: {error}") from None
     make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     if config.model.make is None and not Path(config.model.folder, "config.json").is_file():
         raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "

@@ -191,10 +191,12 @@ class Learn:
     """critic passes over a batch for each policy pass"""
     critic_warmup: int = 0
     """first updates in which only the critic learns"""
+    critic_refit: int = 2
+    """updates in which only the critic learns, from a new value head, after a swap that changes what rewards mean"""
 
     def __post_init__(self):
         at_least(self, 1, "steps", "epochs", "minibatches", "rows", "chunk", "critic_updates")
-        at_least(self, 0, "critic_warmup")
+        at_least(self, 0, "critic_warmup", "critic_refit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,13 +337,15 @@ class Config:
 def _refuse_idle(config: Config) -> None:
     """A setting that would do nothing in this run is refused, not ignored."""
     made = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
-    critic = ("critic_updates", "critic_warmup")
+    critic = ("critic_updates", "critic_warmup", "critic_refit")
     has_critic = config.algorithm.advantage.needs_critic
     idle = [
         (config.model.make is not None, config.model, "model", ("folder",), "the model is made by model.make"),
         (config.model.make is None, config.model, "model", made, "the model is read from model.folder"),
         (config.model.lora_rank == 0, config.model, "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"),
         (not has_critic, config.learn, "learn", critic, f"{config.algorithm.advantage.name} has no critic"),
+        (has_critic and not _swaps_rewards(config), config.learn, "learn", ("critic_refit",),
+         "no swap changes a knob of rewards"),
         (config.algorithm.keep_groups is batching.every, config.rollout, "rollout", ("refill",),
          "algorithm.keep_groups drops no group"),
         (config.sft.steps == 0, config.sft, "sft", ("episodes", "batch", "learning_rate", "expert_share"), "sft.steps is 0"),
@@ -353,6 +357,12 @@ def _refuse_idle(config: Config) -> None:
             if holds and field.name in names and getattr(part, field.name) != field.default:
                 raise ConfigError(f"{where}.{field.name} = {getattr(part, field.name)!r} would do nothing, because {why}; "
                                   f"set it back to {field.default!r}")
+
+
+def _swaps_rewards(config: Config) -> bool:
+    """Whether a scheduled swap changes what rewards mean."""
+    known = knob.specs({"env": config.env.knobs, "rl": default_knobs(config.algorithm)})
+    return any(path in known and known[path].reward for swap in config.swaps for path in swap.knobs)
 
 
 def knob_tree(config: Config) -> dict[str, Any]:

@@ -21,6 +21,7 @@ class Generation:
     rules: str                 # TOML text
     changes: Mapping[str, Any]  # {path: [old, new]} against the generation before
     rules_changed: bool
+    reward_step: int = 0       # the update from which rewards mean what they mean now; 0: they always did
 
     def pinned(self, env: Env) -> Pinned:
         """What episodes of this generation are played with."""
@@ -29,7 +30,7 @@ class Generation:
     def write(self, folder: RunFolder) -> None:
         """knobs/<generation>.json, rules/<generation>.toml, and knobs/current, which names the newest."""
         record = {"generation": self.number, "step": self.step, "values": knob.values(self.knobs),
-                  "changes": self.changes, "rules_changed": self.rules_changed}
+                  "changes": self.changes, "rules_changed": self.rules_changed, "reward_step": self.reward_step}
         folder.write(f"rules/{self.number}.toml", self.rules)
         folder.write(f"knobs/{self.number}.json", json.dumps(record, indent=1) + "\n")
         folder.write("knobs/current", f"{self.number}\n")
@@ -45,15 +46,24 @@ class Generation:
         compile_rules(rules, env.features)
         before, after = knob.values(self.knobs), knob.values(tree)
         moved = {path: [before[path], after[path]] for path in after if after[path] != before[path]}
-        return Generation(self.number + 1, step, tree, rules, moved, rules != self.rules)
+        paid = any(spec.reward for path, spec in knob.specs(tree).items() if path in moved)
+        return Generation(self.number + 1, step, tree, rules, moved, rules != self.rules, step if paid else self.reward_step)
+
+    def refits(self, step: int, updates: int) -> bool:
+        """Whether update `step` is one of the first `updates` in which rewards mean what they mean now.
+
+        Only knobs are asked: rules choose what the user says, and what is paid for it is the environment's.
+        """
+        return 0 < self.reward_step <= step < self.reward_step + updates
 
     def host(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
         return {"generation": self.number, "generation_step": self.step, "knobs": knob.values(self.knobs),
-                "rules": self.rules, "changes": dict(self.changes), "rules_changed": self.rules_changed}
+                "rules": self.rules, "changes": dict(self.changes), "rules_changed": self.rules_changed,
+                "reward_step": self.reward_step}
 
     @classmethod
     def from_host(cls, tree: Any, host: Mapping[str, Any]) -> "Generation":
         """The generation that a checkpoint kept; `tree` has the knobs of the same parts."""
         return cls(host["generation"], host["generation_step"], knob.patch(tree, host["knobs"]), host["rules"],
-                   host["changes"], host["rules_changed"])
+                   host["changes"], host["rules_changed"], host["reward_step"])

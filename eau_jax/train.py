@@ -30,6 +30,7 @@ from eau_jax.journal import Generation
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.checkpoint import Checkpoints
 from eau_jax.learner.parts import LearnerState
+from eau_jax.learner.refit import restart_critic
 from eau_jax.learner.state import abstract_state, init, place, policy_weights
 from eau_jax.learner.update import update
 from eau_jax.progress import Watch
@@ -171,6 +172,11 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
       The new state, metrics by name, and seconds by phase.
     """
     config, knobs, step = parts.config, generation.knobs, int(state.step) + 1
+    refit = config.algorithm.advantage.needs_critic and generation.refits(step, config.learn.critic_refit)
+    if refit and step == generation.reward_step:
+        state = restart_critic(parts.learner, state)
+        watch.say(f"update {step}: rewards mean something else from here on, so the critic is fitted anew for "
+                  f"{config.learn.critic_refit} updates, in which the policy stays as it is")
     clock = [time.perf_counter()]
 
     async def play(rows: Sequence[int]) -> tuple[Groups, dict[str, float]]:
@@ -193,11 +199,13 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
     trajectory = batching.to_trajectory(batch.kept, parts.learner.tokens, parts.learner.actions)
     annotation, known = annotate(parts.learner, state, trajectory, knobs["rl"])
     clock.append(time.perf_counter())
-    state, learned = update(parts.learner, state, trajectory, annotation, knobs["rl"], config.seed)
+    state, learned = update(parts.learner, state, trajectory, annotation, knobs["rl"], config.seed, critic_only=refit)
     clock.append(time.perf_counter())
     folder.write(f"episodes/{step}.jsonl", "".join(
         json.dumps(plain(_readable(config, episode))) + "\n" for group in batch.collected for episode in group))
     metrics = batch.metrics | {f"learn/{name}": mean.result() for name, mean in sorted((known | learned).items())}
+    if config.algorithm.advantage.needs_critic and generation.reward_step:
+        metrics["learn/critic_refit"] = float(refit)
     seconds = dict(zip(("rollout_s", "annotate_s", "update_s"), np.diff(clock).tolist(), strict=True))
     tokens = int(trajectory.length.sum())
     return state, metrics, seconds | {"tokens_per_s": tokens / (clock[-1] - clock[0])}

@@ -32,6 +32,7 @@ class LearnerState:
     policy: TrainState    # params as of `models.transformer`, or of `models.lora`
     critic: TrainState    # params as of `Learner.critic`
     frozen: Any           # weights that no step changes, joined to the params of each tower; {} without LoRA
+    kl_scale: Array       # [] f32, factor of the knob kl.coef; 1 unless kl_control.target steers it
     reference: Any        # params of the reference policy, beside the frozen ones; {} with LoRA, or without a reference
 
 

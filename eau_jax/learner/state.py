@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from flax import struct
 
-from eau_jax.algorithms import loss
+from eau_jax.algorithms import kl, loss
 from eau_jax.core.knobs import knob
 from eau_jax.core.sharding import replicated, shardings
 from eau_jax.core.types import Array, TrainState
@@ -37,6 +37,7 @@ def default_knobs(learner: Learner) -> dict[str, Any]:
         tree["shaping"] = learner.shaping.knobs
     if learner.kl is not None:
         tree["kl"] = loss.KlKnobs()
+        tree["kl_control"] = kl.ControlKnobs()
     if learner.advantage.needs_critic:
         tree["value_loss"] = loss.ValueKnobs()
         tree["critic"] = learner.critic.knobs
@@ -83,7 +84,7 @@ def _init(learner: Learner, params: Any, key: Array) -> LearnerState:
     policy, frozen = _init_policy(learner, params, jax.random.fold_in(key, 0))
     critic = learner.critic.init(learner.model, params, jax.random.fold_in(key, 1))
     return LearnerState(
-        step=jnp.int32(0), policy=policy, frozen=frozen,
+        step=jnp.int32(0), policy=policy, frozen=frozen, kl_scale=jnp.float32(1.0),
         critic=optimizer.start(jax.tree.map(jnp.copy, critic), axes(learner)["critic"], learner.mean_dtype),
         reference=jax.tree.map(jnp.copy, params) if learner.kl is not None and not frozen else {})
 
@@ -106,7 +107,7 @@ def state_shardings(learner: Learner) -> LearnerState:
         return TrainState(step=replicated(learner.mesh), params=params, opt_state=opt_state)
 
     policy = tower(shapes.policy, names["policy"])
-    return LearnerState(step=replicated(learner.mesh), policy=policy,
+    return LearnerState(step=replicated(learner.mesh), kl_scale=replicated(learner.mesh), policy=policy,
                         critic=tower(shapes.critic, names["critic"]),
                         frozen=shardings(shapes.frozen, names["frozen"], learner.mesh),
                         reference=policy.params if shapes.reference else {})

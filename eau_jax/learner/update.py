@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from eau_jax.algorithms import kl
 from eau_jax.core.sharding import replicated
 from eau_jax.core.types import Array, Mean, TrainState, Trajectory
 from eau_jax.learner import optimizer
@@ -17,11 +18,12 @@ from eau_jax.learner.state import axes, state_shardings
 
 
 def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annotation: Annotation, knobs: dict,
-           seed: int) -> tuple[LearnerState, dict[str, Mean]]:
+           seed: int, critic_only: bool = False) -> tuple[LearnerState, dict[str, Mean]]:
     """Learns from one batch. `state` is donated: use the returned one.
 
     The critic takes `epochs * critic_updates` passes over the batch and then the policy `epochs`; with a shared trunk
-    the last `epochs` of the critic's are the policy's. In the first `critic_warmup` updates only the critic learns.
+    the last `epochs` of the critic's are the policy's. In the first `critic_warmup` updates, and where `critic_only`
+    holds, only the critic learns.
     Minibatches are whole groups, drawn by (seed, state.step); groups without an episode are left out. A batch without
     any leaves every parameter as it was.
 
@@ -37,7 +39,10 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
     rng = np.random.default_rng([seed, step])
     usable = np.flatnonzero(trajectory.length.any(axis=-1))
     metrics = {"episodes": _one((trajectory.length > 0).sum()), "policy_steps": _one(0), "critic_steps": _one(0)}
-    for phase, number, groups in _plan(learner, step, usable, rng):
+    if learner.kl is not None:
+        knobs = knobs | {"kl": knobs["kl"].replace(coef=np.float32(knobs["kl"].coef * float(state.kl_scale)))}
+        metrics["kl_coef"] = _one(knobs["kl"].coef)
+    for phase, number, groups in _plan(learner, critic_only or step < learner.critic_warmup, usable, rng):
         member = np.isin(np.arange(learner.tasks), groups)
         rows = minibatch(learner, trajectory, annotation, member)
         where = f"update {step}, {phase.name} minibatch {number}"
@@ -45,16 +50,18 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
         towers, more = take_step(learner, phase, towers, state.frozen, rows, knobs, where)
         state = state.replace(**towers)
         metrics = merge(metrics, more | {f"{name}_steps": Mean(np.float64(1), np.float64(0)) for name in phase.towers})
+    if "kl_to_reference" in metrics:  # not where only the critic learned
+        state = state.replace(kl_scale=_steered(learner, state.kl_scale, np.float32(metrics["kl_to_reference"].result()),
+                                                np.float32(metrics["episodes"].total), knobs["kl_control"]))
     return state.replace(step=_next(learner, state.step)), metrics
 
 
-def _plan(learner: Learner, step: int, usable: np.ndarray,
+def _plan(learner: Learner, critic_only: bool, usable: np.ndarray,
           rng: np.random.Generator) -> Iterator[tuple[Phase, int, np.ndarray]]:
     """(phase, running number, groups) of each optimizer step, in order."""
     alone, together = learner.critic.alone, learner.critic.together
-    warming = step < learner.critic_warmup
-    own = learner.critic_updates - (0 if warming else int("critic" in together.towers))
-    passes = [alone] * (own * learner.epochs if alone.towers else 0) + [together] * (0 if warming else learner.epochs)
+    own = learner.critic_updates - (0 if critic_only else int("critic" in together.towers))
+    passes = [alone] * (own * learner.epochs if alone.towers else 0) + [together] * (0 if critic_only else learner.epochs)
     number = 0
     for phase in passes:
         for groups in np.array_split(rng.permutation(usable), learner.minibatches):
@@ -160,6 +167,14 @@ def _apply(learner: Learner, name: str, tower: TrainState, grads: Any, knobs: di
 @functools.partial(jax.jit, static_argnums=0)
 def _next(learner: Learner, step: Array) -> Array:
     return jax.lax.with_sharding_constraint(step + 1, replicated(learner.mesh))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _steered(learner: Learner, scale: Array, measured: Array, episodes: Array, knobs: kl.ControlKnobs) -> Array:
+    """The factor of the KL coefficient for the next update, within a ten-thousandth and 10,000."""
+    learner.traces["steered"] += 1
+    scale = jnp.clip(kl.controlled(scale, measured, episodes, knobs), 1e-4, 1e4)
+    return jax.lax.with_sharding_constraint(scale, replicated(learner.mesh))
 
 
 def _places(learner: Learner, grads: dict) -> dict:

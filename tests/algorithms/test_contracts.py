@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from algorithms import batches, checks, mutants
@@ -181,6 +182,7 @@ def _losses():
         loss.ValueKnobs: lambda k: loss.value_loss(inputs["advantages"], inputs["old_logprobs"], inputs["logprobs"],
                                                    weights, mask, k)[0],
         loss.EntropyKnobs: lambda k: loss.entropy_loss(inputs["old_logprobs"], weights, mask, k)[0],
+        kl.ControlKnobs: lambda k: kl.controlled(1.0, 0.3, 128, k.replace(target=jnp.maximum(k.target, 0.1))),
         loss.KlKnobs: lambda k: loss.kl_loss(inputs["logprobs"], inputs["old_logprobs"], weights, mask, kl.k3, k)[0],
     }
 

@@ -55,7 +55,9 @@ def test_userrl_averages_over_test_items(row, average):
 
 @pytest.mark.parametrize("measured, expected", [(.3, .00100256), (.05, .00099744), (.11, .00100128)])
 def test_controlled_kl_coefficient(measured, expected):
-    assert kl.controlled(.001, measured, target=.1, count=128, horizon=10_000) == pytest.approx(expected, abs=1e-9)
+    steered = kl.controlled(np.float32(.001), np.float32(measured), 128, kl.ControlKnobs(target=np.float32(.1)))
+    assert float(steered) == pytest.approx(expected, abs=1e-9)
+    assert float(kl.controlled(np.float32(.001), np.float32(measured), 128, kl.ControlKnobs())) == np.float32(.001)
 
 
 def test_an_unclipped_controller_is_rejected():
