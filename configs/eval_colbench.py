@@ -24,6 +24,6 @@ def plan() -> Plan:
     return Plan(
         name="colbench-expert",
         benches=(Bench("colbench", colbench(Executor()), tasks, version="upstream file" if FILE else "eau_jax generator",
-                       basis="share of tests passed", files=(FILE,) if FILE else (), knobs={"env.max_turns": 10}),),
+                       files=(FILE,) if FILE else (), knobs={"env.max_turns": 10}),),
         player=lambda: scripted("expert"),
     )

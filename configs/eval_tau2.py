@@ -25,7 +25,7 @@ VERSION = "tau2-bench a2c0247"
 
 def domain(name: str) -> Bench:
     found = load(DATA / name)
-    return Bench(name, world(found), lambda: found.split("base"), version=VERSION, split="base", basis="DB x COMMUNICATE",
+    return Bench(name, world(found), lambda: found.split("base"), version=VERSION, split="base",
                  files=tuple(str(DATA / name / file) for file in ("db.json", "tasks.json", "policy.md", "split_tasks.json")))
 
 
@@ -36,7 +36,7 @@ def plan() -> Plan:
             domain("airline"),
             domain("retail"),
             Bench("telecom", telecom, lambda: telecom_tasks.load(DATA / "telecom" / "tasks.json", "base"), version=VERSION,
-                  split="base", basis="ENV_ASSERTION, and ACTION where the task says so",
+                  split="base",
                   files=tuple(str(DATA / "telecom" / file) for file in
                               ("tasks.json", "split_tasks.json", "db.toml", "user_db.toml", "main_policy.md"))),
         ),

@@ -35,7 +35,7 @@ RULES = {"travel": {"env.r_search": 0.2, "env.r_pref": 0.6, "env.volunteer_after
 
 def gym(name: str, env, tasks) -> Bench:
     file = DATA / "usergym" / name / "test.parquet"
-    return Bench(name, env, lambda: tasks.load(file), version=UPSTREAM, files=(str(file),), basis="sum of rewards",
+    return Bench(name, env, lambda: tasks.load(file), version=UPSTREAM, files=(str(file),),
                  knobs=RULES.get(name, {}))
 
 
@@ -46,7 +46,7 @@ def plan() -> Plan:
         benches=(
             # Upstream's travel files are not public; these tasks are of the same schema.
             Bench("travel", travel, lambda: travel_tasks.generate("test", 128, 0), version="eau_jax generator",
-                  basis="best answer of each aspect", knobs=RULES["travel"]),
+                  knobs=RULES["travel"]),
             gym("turtle", turtle, turtle_tasks),
             gym("function", function, function_tasks),
             gym("tau", tau_gym.tau_gym(domains), tau_gym),
@@ -55,7 +55,7 @@ def plan() -> Plan:
             gym("telepathy", telepathy, telepathy_tasks),
             # Needs passages; upstream searches the web. Not in the papers' averages.
             Bench("search", search(index(search_tasks.corpus())), lambda: search_tasks.generate("test", 32, 0),
-                  version="eau_jax generator", basis="right answer", averaged=False),
+                  version="eau_jax generator", averaged=False),
         ),
         player=lambda: scripted("expert"),
     )

@@ -6,6 +6,9 @@
 Modes: "normal" echoes the draft it is asked to reword; "limited" answers 429 twice, then as normal; "broken" always
 500; "refusing" always 400; "hang" never answers; "trickle" sends a byte now and then and never ends; "garbage" sends
 what is not JSON; "odd" sends JSON that is no completion; "empty" an empty reply; "leak" says `server.secret`.
+
+`server.script` goes first: (status, body, headers) or (status, body) for one request after the other, a body being text or
+JSON values; the last one stays. `completion(...)` makes a body, and `refusal(...)` that of an error.
 """
 
 import contextlib
@@ -18,12 +21,24 @@ from typing import Iterator
 MARK = "The reply to say in your own words: "
 
 
+def completion(content, finish="stop", **message) -> dict:
+    """The body of a chat completion."""
+    return {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [
+        {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content} | message}]}
+
+
+def refusal(message: str, **more) -> dict:
+    """The body of an error."""
+    return {"error": {"message": message} | more}
+
+
 class Server:
     """What the tests may look at and change while the server runs."""
 
     def __init__(self, mode: str, retry_after: str | None, delay_s: float):
         self.mode, self.retry_after, self.delay_s = mode, retry_after, delay_s
         self.secret = "a secret"
+        self.script: list[tuple] = []
         self.requests: list[dict] = []      # bodies, in the order they came
         self.headers: list[dict] = []       # of the same requests, names in lower case
         self.in_flight = self.most_in_flight = 0
@@ -61,7 +76,11 @@ def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s
 
         def answer(self, body, number):
             mode = state.mode
-            if mode == "hang":
+            if state.script:
+                with state.lock:
+                    status, content, *headers = state.script.pop(0) if len(state.script) > 1 else state.script[0]
+                self.send(status, content if isinstance(content, str) else json.dumps(content), *headers)
+            elif mode == "hang":
                 state.closing.wait()
             elif mode == "trickle":
                 self.send_response(200)
@@ -86,15 +105,12 @@ def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s
                 asked = body["messages"][-1]["content"]
                 text = {"empty": "", "leak": f"All right, it is {state.secret.upper()}!"}.get(
                     mode, asked.rsplit(MARK, 1)[-1])
-                self.send(200, json.dumps({
-                    "id": "1", "object": "chat.completion", "created": 0, "model": body["model"],
-                    "choices": [{"index": 0, "finish_reason": "stop",
-                                 "message": {"role": "assistant", "content": text}}]}))
+                self.send(200, json.dumps(completion(text)))
 
         def send(self, status, text, headers={}):
             data = text.encode()
             self.send_response(status)
-            self.send_header("content-type", "application/json")
+            self.send_header("content-type", "text/html" if text.startswith("<") else "application/json")
             self.send_header("content-length", str(len(data)))
             for name, value in headers.items():
                 self.send_header(name, value)

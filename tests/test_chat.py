@@ -1,17 +1,19 @@
 """The chat client and the LLM user against a real server over HTTP."""
 
 import asyncio
+import email.utils
+import json
 import logging
 import time
 
 import pytest
-from chat_server import chat_server
+from chat_server import chat_server, completion, refusal
 
 from eau_jax.clients import chat
 from eau_jax.clients.chat import ChatClient
 from eau_jax.core.part import Words
-from eau_jax.core.types import InfraError
-from eau_jax.users.llm import Knobs, llm, request
+from eau_jax.core.types import ContextFull, InfraError, Said
+from eau_jax.users.llm import Knobs, llm, request, tells
 from eau_jax.users.voice import Spoken, speak
 
 ASK = [{"role": "user", "content": "Hello"}]
@@ -55,6 +57,10 @@ def test_rate_limits_are_retried_and_retry_after_is_honoured():
         start = time.monotonic()
         assert asyncio.run(client(server).complete(ASK)) == "Hello"
         assert time.monotonic() - start >= 0.8
+    date = email.utils.formatdate(time.time() + 2)    # whole seconds: between one and two from now
+    with chat_server("limited", retry_after=date) as server:
+        start = time.monotonic()
+        assert asyncio.run(client(server).complete(ASK)) == "Hello" and time.monotonic() - start > 0.5
     with chat_server("limited", retry_after="3600") as server:
         start = time.monotonic()
         with pytest.raises(InfraError, match="429"):
@@ -128,7 +134,9 @@ def test_one_client_serves_one_event_loop_after_another():
 @pytest.mark.parametrize("settings, said", [
     (dict(timeout_s=0.0), "timeout_s is 0.0; allowed: 0.001 or more"), (dict(max_retries=-1), "max_retries is -1"),
     (dict(max_concurrency=0), "max_concurrency is 0"), (dict(deadline_s=float("nan")), "deadline_s is nan"),
-    (dict(base_url="localhost:8000"), "must begin with http")])
+    (dict(base_url="localhost:8000"), "must begin with http"), (dict(base_url="http://"), "name a server"),
+    (dict(base_url="http://host:port/v1"), "name a server"), (dict(base_url=None), "name a server"), (dict(model=""), "model is ''"),
+    (dict(max_tokens=1.5), "an integer, 1 or more"), (dict(timeout_s="30"), "timeout_s is '30'; allowed: 0.001 or more")])
 def test_bad_settings_are_refused(settings, said):
     with pytest.raises(ValueError, match=said):
         ChatClient(**{"base_url": "http://localhost/v1", "model": "m"} | settings)
@@ -150,7 +158,188 @@ def test_a_leak_or_silence_is_replaced_by_the_draft():
         user = llm(client(server))
         assert asyncio.run(speak(user, user.knobs, words())) == Spoken("The date is May.", "llm", leaked=True)
         server.mode = "empty"
-        assert asyncio.run(speak(user, user.knobs, words())) == Spoken("The date is May.", "llm", leaked=False)
+        assert asyncio.run(speak(user, user.knobs, words())) == Spoken("The date is May.", "draft", leaked=False)
         server.mode = "broken"
         with pytest.raises(InfraError):
             asyncio.run(speak(llm(client(server, max_retries=0)), Knobs(), words()))
+
+
+TOO_LONG = [   # the words of OpenAI, vLLM (three versions), SGLang (two), llama.cpp, TGI, a gateway's, Anthropic's, Gemini's
+    (400, refusal("Your input is too much.", code="context_length_exceeded")),
+    (400, {"object": "error", "type": "BadRequestError", "code": 400, "message": "This model's maximum context length is 4096 "
+           "tokens. However, you requested 5000 tokens (4700 in the messages, 300 in the completion). Please reduce the length "
+           "of the messages or completion."}),
+    (400, refusal("'max_tokens' or 'max_completion_tokens' is too large: 4096. This model's maximum context length is 4096 tokens "
+                  "and your request has 90 input tokens (4096 > 4096 - 90).")),
+    (400, {"object": "error", "message": "max_tokens must be at least 1, got -186.", "code": 400}),
+    (400, {"object": "error", "message": "The input (5000 tokens) is longer than the model's context length (4096 tokens)."}),
+    (400, {"object": "error", "message": "Requested token count exceeds the model's maximum context length of 4096 tokens."}),
+    (400, refusal("the request exceeds the available context size. try increasing it", type="exceed_context_size_error")),
+    (422, {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000", "type": "validation"}),
+    (200, refusal("This endpoint's maximum context length is 4096 tokens.", code=400)),
+    (413, refusal("prompt is too long: 210000 tokens > 200000 maximum")),
+    (400, refusal("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).")),
+]
+NOT_TOO_LONG = [
+    (400, refusal("max_tokens is too large: 100000. This model supports at most 16384 completion tokens.", param="max_tokens")),
+    (413, refusal("Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 7000. Too many tokens.")),
+    (400, refusal("no such model")), (401, refusal("context length of the key")), (429, refusal("Too many tokens per day"))]
+
+
+@pytest.mark.parametrize("status, body", TOO_LONG)
+def test_a_conversation_that_does_not_fit_is_told_apart(status, body):
+    with chat_server() as server:
+        server.script = [(status, body)]
+        with pytest.raises(ContextFull, match=r"max_tokens \(256\), does not fit into the model's context: serve it with a longer"):
+            asyncio.run(client(server).complete(ASK))
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status, body", NOT_TOO_LONG)
+def test_other_refusals_are_none_of_the_context(status, body):
+    with chat_server() as server:
+        server.script = [(status, body)]
+        with pytest.raises(InfraError) as failed:
+            asyncio.run(client(server, max_retries=0).complete(ASK))
+        assert not isinstance(failed.value, ContextFull)
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "get_user", "arguments": '{"id": "é 1"}'}}
+WRITTEN = '<tool_call>{"name": "get_user", "arguments": {"id": "é 1"}}</tool_call>'
+
+
+@pytest.mark.parametrize("body, text, finish", [
+    (completion("cut o", "length"), "cut o", "length"),
+    (completion(None, "length", reasoning_content="all the budget"), "", "length"),
+    (completion(None, "content_filter"), "", "content_filter"),
+    (completion(None), "", "stop"), (completion("", None), "", "stop"),
+    (completion([{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "t"}, {"type": "text", "text": "b"}]), "ab", "stop"),
+    (completion(None, "tool_calls", tool_calls=[CALL]), WRITTEN, "tool_calls"),
+    (completion("Let me see.", "tool_calls", tool_calls=[CALL, CALL]), f"Let me see.\n{WRITTEN}\n{WRITTEN}", "tool_calls"),
+    (completion(None, "function_call", function_call={"name": "f", "arguments": "{broken"}),
+     '<tool_call>{"name": "f", "arguments": "{broken"}</tool_call>', "function_call"),
+    (completion(None, refusal="I cannot."), "I cannot.", "stop"),
+    (completion("a\ud800b\udfff \U0001f600"), "a\ufffdb\ufffd \U0001f600", "stop"),
+])
+def test_what_a_model_may_answer(body, text, finish):
+    with chat_server() as server:
+        server.script = [(200, body)]
+        said = asyncio.run(client(server).complete(ASK))
+    assert isinstance(said, Said) and (said, said.finish) == (text, finish)
+    assert said.encode("utf-8").decode("utf-8") == text
+
+
+def test_halves_of_surrogate_pairs_are_not_sent_either():
+    with chat_server() as server:
+        assert asyncio.run(client(server).complete([{"role": "user", "content": "a\ud800"}])) == "a\ufffd"
+
+
+def test_a_filter_that_refuses_the_request_is_an_empty_answer():
+    with chat_server() as server:
+        server.script = [(400, refusal("The response was filtered", code="content_filter"))]
+        said = asyncio.run(client(server).complete(ASK))
+    assert (said, said.finish) == ("", "content_filter")
+
+
+@pytest.mark.parametrize("body, said", [
+    ("<!doctype html><title>Welcome</title>", "base_url may be another page of the server: <!doctype html>"), ("", "nothing"),
+    ("[" * 100_000, "not JSON"), ([1], "not a chat completion"), ({"choices": []}, "not a chat completion"),
+    ({"choices": [3]}, "not a chat completion"), ({"choices": {"0": 1}}, "not a chat completion"), (completion({"a": 1}), "is no text"),
+    (refusal("upstream is away", code=502), "an error in place of an answer.*upstream is away")])
+def test_answers_that_are_none_are_retried_and_shown(body, said):
+    with chat_server() as server:
+        server.script = [(200, body)]
+        with pytest.raises(InfraError, match=rf"after 2 attempt\(s\): unusable answer: .*{said}") as failed:
+            asyncio.run(client(server, max_retries=1).complete(ASK))
+        assert len(str(failed.value)) < 600
+        server.script = [(200, body), (200, completion("well"))]
+        assert asyncio.run(client(server).complete(ASK)) == "well"
+
+
+@pytest.mark.parametrize("status, body, mend", [
+    (404, "<html>Not Found</html>", "check base_url, which ends in /v1 as a rule, and the model's name"),
+    (401, refusal("who are you?"), "set the environment variable OPENAI_API_KEY to a valid key"),
+    (403, refusal("not for you"), "to a key that may use this model"),
+    (429, refusal("pay first", code="insufficient_quota"), "pay first")])
+def test_what_waiting_does_not_mend_is_not_tried_again(status, body, mend):
+    with chat_server() as server:
+        server.script = [(status, body)]
+        with pytest.raises(InfraError, match=rf"after 1 attempt\(s\): HTTP {status}: .*{mend}"):
+            asyncio.run(client(server).complete(ASK))
+
+
+def test_models_that_know_only_the_newer_name_of_the_limit():
+    with chat_server() as server:
+        server.script = [(400, refusal("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")),
+                         (200, completion("well"))]
+        newer = client(server, max_retries=0)
+        assert [asyncio.run(newer.complete(ASK)) for _ in range(2)] == ["well"] * 2
+    assert ["max_tokens" in sent for sent in server.requests] == [True, False, False]
+    assert server.requests[-1]["max_completion_tokens"] == 256
+
+
+def test_no_key_and_no_password_is_recorded(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "a-secret-key\n")    # read from a file, with its line break
+    with chat_server() as server:
+        address = server.base_url.replace("http://", "http://me:hush@") + "?token=quiet"
+        asked = ChatClient(address, "m", max_retries=0)
+        server.script = [(401, refusal("x" * 280 + " bad key a-secret-key for hush, token=quiet"))]
+        with pytest.raises(InfraError) as failed:
+            asyncio.run(asked.complete(ASK))
+        assert server.headers[0]["authorization"] in ("Bearer a-secret-key", "Basic bWU6aHVzaA==")
+        known = json.dumps(asked.identity) + str(failed.value)
+        assert not any(secret in known for secret in ("a-secret", "hush", "me:", "quiet")) and "/v1 (model m)" in known
+        assert asked.identity["service"]["server"] == server.base_url.split("/")[2]
+    monkeypatch.setenv("OPENAI_API_KEY", "two\nlines")
+    with pytest.raises(ValueError, match="OPENAI_API_KEY holds characters that no key has") as failed:
+        asyncio.run(ChatClient("http://127.0.0.1:9/v1", "m").complete(ASK))
+    assert "two" not in str(failed.value)
+
+
+def told(*answers, **changes):
+    """What the agent hears of a user whose model answers so, and what that model was asked."""
+    with chat_server() as server:
+        server.script = [(200, answer if isinstance(answer, dict) else completion(answer)) for answer in answers]
+        user = llm(client(server))
+        spoken = asyncio.run(speak(user, user.knobs, words(**changes)))
+        return spoken, [sent["messages"][-1]["content"] for sent in server.requests]
+
+
+LEFT_OUT = "An earlier try was refused: it left out what it must mention, word for word: May."
+
+
+def test_a_user_who_leaves_out_what_it_must_tell_is_asked_again_then_replaced():
+    spoken, asked = told("I would rather not say.", "It is in May, of course.")
+    assert spoken == Spoken("It is in May, of course.", "llm", leaked=False)
+    assert len(asked) == 2 and LEFT_OUT in asked[1] and LEFT_OUT not in asked[0]
+    spoken, asked = told("I would rather not say.")
+    assert spoken == Spoken("The date is May.", "draft", leaked=False) and len(asked) == 2
+    assert told("Maybe later.")[0].spoke == "draft", "May is not a part of Maybe"
+    assert told("MAY it is!")[0] == ("MAY it is!", "llm", False)
+    assert told("No idea.", disclosed=("June",))[0].text == "No idea.", "the draft does not say it either"
+
+
+@pytest.mark.parametrize("bad, why", [
+    ("May " * 61, "it was too long; write at most 30 words"), ("May" + "x" * 800, "it was too long"), ("", "it was empty"),
+    ("<think>May? I wonder", "it was empty"), (completion("It is May and also", "length"), "it was too long"),
+    (completion("May", "tool_calls", tool_calls=[CALL]), "it was a tool call")])
+def test_replies_that_will_not_do(bad, why):
+    spoken, asked = told(bad, "So: May.")
+    assert spoken == Spoken("So: May.", "llm", leaked=False) and why in asked[1]
+    assert told(bad)[0] == Spoken("The date is May.", "draft", leaked=False)
+
+
+def test_a_long_draft_may_be_said_at_length_and_a_leak_is_still_a_leak():
+    draft = "The date is May. " + "word " * 100
+    assert told("May " * 150, draft=draft)[0].spoke == "llm" and told("May " * 250, draft=draft)[0].spoke == "draft"
+    assert told("It is blue jazz.")[0] == Spoken("The date is May.", "llm", leaked=True)
+
+
+@pytest.mark.parametrize("text, value, says", [
+    ("I live in  NEW york.", "New York", True), ("New Jersey", "New York", False), ("anything", "", True),
+    ("he drove the car at night, hungry", "The man drove his car at night because he was hungry.", True),
+    ("he slept", "The man drove his car at night because he was hungry.", False),
+    ("flight HAT204 costs 120 dollars in all", "flight HAT204 in economy costs 120 dollars", True),
+    ("flight HAT205 costs 120 dollars in economy", "flight HAT204 in economy costs 120 dollars", False)])
+def test_short_values_are_told_word_for_word_and_long_ones_by_half(text, value, says):
+    assert tells(text, value) == says

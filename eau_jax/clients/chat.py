@@ -1,18 +1,22 @@
 """An OpenAI-compatible chat client for LLM users, judges and API models. The only file that imports `openai`."""
 
 import asyncio
+import email.utils
 import os
 import random
 import time
+import urllib.parse
 import weakref
-from typing import AsyncIterator, NamedTuple
+from typing import Any, AsyncIterator, NamedTuple
 
 import openai
 
-from eau_jax.core.types import InfraError
+from eau_jax.clients import answer
+from eau_jax.core.types import ContextFull, InfraError, Said
 
 FIRST_DELAY_S = 0.5   # back-off before the first retry; doubles with each
 LONGEST_DELAY_S = 30.0
+SHOWN = 300           # characters of a server's answer that an error shows
 
 
 class _Link(NamedTuple):
@@ -34,9 +38,9 @@ async def _closer(api: openai.AsyncOpenAI) -> AsyncIterator[None]:
 class ChatClient:
     """Chat completions with a deadline, retries and a concurrency limit.
 
-    Rate limits (429), time-outs (408 or no answer), server errors and broken connections are retried with exponential
-    back-off and jitter, or after the server's Retry-After. Anything else, and a call that runs out of retries or of
-    time, ends as InfraError.
+    Rate limits (429), time-outs (408 or no answer), server errors, broken connections and answers that are no completion
+    are retried with exponential back-off and jitter, or after the server's Retry-After. Anything else, and a call that
+    runs out of retries or of time, ends as InfraError.
 
     Args:
       base_url: of the server, ending in /v1 as a rule.
@@ -47,95 +51,162 @@ class ChatClient:
       max_retries: attempts after the first.
       max_concurrency: calls in flight at once.
       temperature, max_tokens: of every completion.
+
+    Raises:
+      ValueError: for a setting that cannot be used.
     """
 
     def __init__(self, base_url: str, model: str, *, api_key_variable: str = "OPENAI_API_KEY", timeout_s: float = 30.0,
                  deadline_s: float = 120.0, max_retries: int = 4, max_concurrency: int = 32, temperature: float = 0.7,
                  max_tokens: int = 256):
-        for name, value, least in (("timeout_s", timeout_s, 1e-3), ("deadline_s", deadline_s, 1e-3),
-                                   ("max_retries", max_retries, 0), ("max_concurrency", max_concurrency, 1),
-                                   ("temperature", temperature, 0.0), ("max_tokens", max_tokens, 1)):
-            if not value >= least:
-                raise ValueError(f"ChatClient: {name} is {value!r}; allowed: {least:g} or more")
-        if not base_url.startswith(("http://", "https://")):
-            raise ValueError(f"ChatClient: base_url is {base_url!r}; it must begin with http:// or https://")
-        self.base_url, self.model, self.api_key_variable = base_url, model, api_key_variable
+        for name, value, least, kind in (("timeout_s", timeout_s, 1e-3, float), ("deadline_s", deadline_s, 1e-3, float),
+                                         ("max_retries", max_retries, 0, int), ("max_concurrency", max_concurrency, 1, int),
+                                         ("temperature", temperature, 0.0, float), ("max_tokens", max_tokens, 1, int)):
+            if not isinstance(value, (int, kind)) or not value >= least:
+                allowed = f"{'an integer, ' * (kind is int)}{least:g} or more"
+                raise ValueError(f"ChatClient: {name} is {value!r}; allowed: {allowed}")
+        if not isinstance(model, str) or not model:
+            raise ValueError(f"ChatClient: model is {model!r}; give the name that the server knows it by")
+        self._url = _split(base_url)
+        self.base_url, self.model, self.api_key_variable = base_url.strip(), model, api_key_variable
         self.timeout_s, self.deadline_s, self.max_retries = timeout_s, deadline_s, max_retries
         self.max_concurrency, self.temperature, self.max_tokens = max_concurrency, temperature, max_tokens
+        self._limit = "max_tokens"    # what the server calls it
         self._links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Link] = weakref.WeakKeyDictionary()
 
-    async def complete(self, messages: list[dict[str, str]]) -> str:
-        """The model's reply to `messages` ({"role", "content"} each); "" when it says nothing.
+    @property
+    def identity(self) -> dict[str, Any]:
+        """For records, without key and password: what the words depend on, and under "service" how they are fetched."""
+        return {"model": self.model, "temperature": self.temperature, "max_tokens": self.max_tokens,
+                "service": {"server": _host(self._url), "timeout_s": self.timeout_s, "deadline_s": self.deadline_s,
+                            "max_retries": self.max_retries, "max_concurrency": self.max_concurrency}}
+
+    async def complete(self, messages: list[dict[str, str]]) -> Said:
+        """The model's words after `messages` ({"role", "content"} each); "" when it says nothing.
 
         Raises:
+          ContextFull: the messages, or they and `max_tokens`, do not fit into the model's context.
           InfraError: no usable answer came; it names the server, the number of attempts and the last failure.
         """
-        end, attempts, last = time.monotonic() + self.deadline_s, 0, "no free slot"
+        messages = [{name: answer.whole(text) for name, text in message.items()} for message in messages]
+        end, attempts, last = time.monotonic() + self.deadline_s, 0, "all slots are taken (max_concurrency)"
         link = await self._link()
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + self.deadline_s), link.slots:
                 while True:
-                    attempts += 1
+                    attempts, limit = attempts + 1, self._limit
                     try:
                         return await self._attempt(link.api, messages)
-                    except (openai.APIStatusError, openai.APIConnectionError, TimeoutError, ValueError) as error:
-                        last = _described(error, self.timeout_s)
+                    except (openai.OpenAIError, TimeoutError, ValueError) as error:
+                        last = self._described(error)
+                        status, text = _server_said(error)
+                        if answer.context_full(status, text):
+                            raise ContextFull(f"{self._failure(attempts, last)}; the conversation, or it and max_tokens "
+                                              f"({self.max_tokens}), does not fit into the model's context: serve it with a "
+                                              "longer one, or lower max_tokens") from None
+                        if answer.filtered(status, text):
+                            return Said("", "content_filter")
+                        if status == 400 and "max_completion_tokens" in text and limit == "max_tokens":
+                            self._limit = "max_completion_tokens"   # the only name that newer models of OpenAI take
+                            continue
                         delay = _delay(error, attempts)
-                        if not _retryable(error) or attempts > self.max_retries or time.monotonic() + delay > end:
+                        if not _retryable(status, text) or attempts > self.max_retries or time.monotonic() + delay > end:
                             raise InfraError(self._failure(attempts, last)) from None
                         await asyncio.sleep(delay)
         except TimeoutError:
-            last = f"no answer within {self.deadline_s:g} s; before that: {last}"
-            raise InfraError(self._failure(attempts, last)) from None
+            raise InfraError(self._failure(attempts, f"no answer within deadline_s = {self.deadline_s:g} s; before that: "
+                                                     f"{last}")) from None
 
-    async def _attempt(self, api: openai.AsyncOpenAI, messages: list[dict[str, str]]) -> str:
+    async def _attempt(self, api: openai.AsyncOpenAI, messages: list[dict[str, str]]) -> Said:
         async with asyncio.timeout(self.timeout_s):
-            answer = await api.chat.completions.create(
-                model=self.model, messages=messages, temperature=self.temperature, max_tokens=self.max_tokens)
-        choices = getattr(answer, "choices", None)  # a server may send anything
-        if not choices or not hasattr(choices[0], "message"):
-            raise ValueError("the answer is not a chat completion")
-        content = getattr(choices[0].message, "content", None)
-        return content if isinstance(content, str) else ""
+            raw = await api.chat.completions.with_raw_response.create(
+                model=self.model, messages=messages, temperature=self.temperature, **{self._limit: self.max_tokens})
+            return answer.read(raw.text)
 
     async def _link(self) -> _Link:
         """The connections of the running event loop; those of another loop cannot be used in this one."""
         loop = asyncio.get_running_loop()
         if loop not in self._links:
-            key = os.environ.get(self.api_key_variable, "")
+            key = self._key()
             api = openai.AsyncOpenAI(base_url=self.base_url, api_key=key if key else "none", max_retries=0,
                                      timeout=self.timeout_s)
             self._links[loop] = _Link(api, asyncio.Semaphore(self.max_concurrency), _closer(api))
             await anext(self._links[loop].closer)
         return self._links[loop]
 
+    def _key(self) -> str:
+        key = os.environ.get(self.api_key_variable, "").strip()
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise ValueError(f"the environment variable {self.api_key_variable} holds characters that no key has (spaces, "
+                             "line breaks or letters beyond ASCII); set it to the key alone")
+        return key
+
+    def _described(self, error: Exception) -> str:
+        """What failed and, where it is known, what mends it."""
+        status, text = _server_said(error)
+        shown = self._redacted(" ".join(text.split()))[:SHOWN]
+        if status:
+            mend = {401: f"; set the environment variable {self.api_key_variable} to a valid key",
+                    403: f"; set the environment variable {self.api_key_variable} to a key that may use this model",
+                    404: "; check base_url, which ends in /v1 as a rule, and the model's name"}
+            return f"HTTP {status}: {shown}{mend.get(status, '')}"
+        if isinstance(error, (TimeoutError, openai.APITimeoutError)):
+            return f"no answer within timeout_s = {self.timeout_s:g} s"
+        if isinstance(error, openai.APIConnectionError):
+            return f"no connection: {self._redacted(str(error.__cause__ or error))[:SHOWN]}"
+        return f"unusable answer: {shown}"
+
+    def _redacted(self, text: str) -> str:
+        """A server may echo the key, and errors are recorded."""
+        for secret in (os.environ.get(self.api_key_variable, "").strip(), self._url.password, self._url.query):
+            text = text.replace(secret, "[key]") if secret else text
+        return text
+
     def _failure(self, attempts: int, last: str) -> str:
-        key = os.environ.get(self.api_key_variable, "")
-        last = last.replace(key, "[key]") if key else last   # a server may echo it, and errors are recorded
-        return f"chat server {self.base_url} (model {self.model}): gave up after {attempts} attempt(s): {last}"
+        shown = urllib.parse.urlunsplit((self._url.scheme, _host(self._url), self._url.path, "", ""))
+        return f"chat server {shown} (model {self.model}): gave up after {attempts} attempt(s): {last}"
 
 
-def _retryable(error: Exception) -> bool:
+def _split(base_url: str) -> urllib.parse.SplitResult:
+    """The parts of the address; raises ValueError for what is none."""
+    try:
+        url = urllib.parse.urlsplit(base_url.strip())
+        usable = url.scheme in ("http", "https") and url.hostname and (url.port is None or url.port > 0)
+    except (ValueError, AttributeError):
+        usable = False
+    if not usable:
+        raise ValueError(f"ChatClient: base_url is {base_url!r}; it must begin with http:// or https:// and name a server, "
+                         "such as http://localhost:8000/v1")
+    return url
+
+
+def _host(url: urllib.parse.SplitResult) -> str:
+    return url.netloc.rpartition("@")[2]
+
+
+def _server_said(error: Exception) -> tuple[int, str]:
+    """The status (0: none) and the text of the server's answer, or of what is wrong with it."""
     if isinstance(error, openai.APIStatusError):
-        return error.status_code in (408, 429) or error.status_code >= 500
-    return True
+        return error.status_code, error.response.text
+    return 0, str(error)
+
+
+def _retryable(status: int, text: str) -> bool:
+    """A used-up quota comes as 429 too, and waiting does not help."""
+    return status == 0 or status == 408 or status >= 500 or status == 429 and "insufficient_quota" not in text
 
 
 def _delay(error: Exception, attempts: int) -> float:
-    """Seconds before the next attempt: the server's Retry-After, else doubling from FIRST_DELAY_S, half of it drawn."""
+    """Seconds before the next attempt: the server's Retry-After (seconds or a date), else doubling from FIRST_DELAY_S, half
+    of it drawn."""
     if isinstance(error, openai.APIStatusError):
+        asked = error.response.headers.get("retry-after", "")
         try:
-            return max(0.0, float(error.response.headers["retry-after"]))
-        except (KeyError, ValueError):
+            return max(0.0, float(asked))
+        except ValueError:
+            pass
+        try:
+            return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
+        except (ValueError, TypeError):
             pass
     return min(FIRST_DELAY_S * 2 ** (attempts - 1), LONGEST_DELAY_S) * random.uniform(0.5, 1.0)
-
-
-def _described(error: Exception, timeout_s: float) -> str:
-    if isinstance(error, openai.APIStatusError):
-        return f"HTTP {error.status_code}: {error.response.text[:200]}"
-    if isinstance(error, (TimeoutError, openai.APITimeoutError)):
-        return f"no answer within {timeout_s:g} s"
-    if isinstance(error, openai.APIConnectionError):
-        return f"no connection: {error.__cause__ or error}"
-    return f"unusable answer: {error}"

@@ -6,7 +6,8 @@ Parsing and rendering are host functions over strings; everything between is a p
 """
 
 import enum
-from typing import Any, Awaitable, Callable, NamedTuple
+import types
+from typing import Any, Awaitable, Callable, Mapping, NamedTuple
 
 from flax import struct
 
@@ -66,6 +67,13 @@ class Question(NamedTuple):
     read: Callable[[str], Act | None]   # the judge's answer as an act; None: unreadable, and `parse` stands
 
 
+class Verdict(NamedTuple):
+    """What a judge is asked about a finished episode, where its score depends on it."""
+
+    messages: list[dict[str, str]]
+    read: Callable[[str], tuple[Any, TimeStep] | None]   # its answer as the last state and time step; None: unreadable
+
+
 class Env(NamedTuple):
     """A simulated world or benchmark."""
 
@@ -87,6 +95,8 @@ class Env(NamedTuple):
     expert: Callable[[Task, Any, Any], str]                 # host: (task, state, numpy rng) -> a good agent message
     novice: Callable[[Task, Any, Any], str]                 # host: the same for a mediocre agent, for cold starts
     question: Callable[[Task, str, Any], Question | None] | None = None  # host: what to ask a judge; None: nothing
+    verdict: Callable[..., Verdict | None] | None = None  # host: (table, knobs, last state); None: nothing to ask
+    basis: Callable[[Task, Any, bool], str] | None = None  # host: (task, knobs, judged?) -> what the score is made of
     slow_parse: bool = False                                # `parse` may take seconds (it runs code): not on the event loop
     host: bool = False                                      # `reset` and `step` are plain Python over a host state
 
@@ -110,3 +120,4 @@ class User(NamedTuple):
     knobs: Any                                        # a knob dataclass, owner "user"
     respond: Callable[..., Array]                     # (rules, knobs, features i32[F], key) -> reply i32[]
     voice: Callable[[Any, Words], Awaitable[tuple[str, str]]]  # async host: (knobs, words) -> (text, who spoke)
+    identity: Mapping[str, Any] = types.MappingProxyType({})   # what a record says of it beside its name, JSON values

@@ -49,6 +49,22 @@ class InfraError(Exception):
     """Something outside the agent's control failed (a server, a time-out, a disk). The episode is dropped and counted."""
 
 
+class ContextFull(InfraError):
+    """A conversation does not fit into a model's context. Where the model is the agent, that is its own limit: the episode
+    is cut (MAX_TOKENS). Where it is a user or a judge, it is like any other failure."""
+
+
+class Said(str):
+    """What a chat model said: its words and how they ended ("stop", "length", "content_filter", ...), as its server says it."""
+
+    finish: str
+
+    def __new__(cls, text: str, finish: str = "stop") -> "Said":
+        said = super().__new__(cls, text)
+        said.finish = finish
+        return said
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """One problem: `data` is the upstream record as it stands; `env` names the environment that reads it."""
@@ -72,13 +88,15 @@ class Turn:
     logprobs: np.ndarray      # f32[a]: the sampler's, of the distribution that was really sampled from
     reward: float             # earned by this action
     policy_version: int
-    spoke: str                # who replied: "symbolic" | "noisy" | "llm" | "tool" | "none"
+    spoke: str                # who replied: "symbolic" | "noisy" | "llm" | "draft" (in place of an LLM's) | "tool" | "none"
     act: Mapping[str, Any]    # the parsed act, as JSON values
     agent_text: str
     reply_text: str
     parse_failed: bool = False
     leaked: bool = False      # the reply said something that the rules had not disclosed
     judged: bool = False      # a language model read the agent's message
+    unreadable: bool = False  # it was asked, and its answer could not be read: words decided
+    ended: str = "end_of_turn"  # how the action ended: "end_of_turn" | "length" (cut off) | "filtered" (by its provider)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +112,7 @@ class Episode:
     success: bool
     generation: int           # version number of the knob set and rules that the episode was pinned to
     user: str                 # kind of user: "symbolic" | "noisy" | "llm" | "mixture" | "none"
-    error: str = ""           # what failed, for INFRA_ERROR
+    error: str = ""           # what failed, for INFRA_ERROR; what the server said, where a context was full
     metric: float = float("nan")  # the score as the benchmark's authors report it
 
     @property

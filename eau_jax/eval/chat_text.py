@@ -9,6 +9,7 @@ import numpy as np
 from eau_jax.rollout.template import TINY, TINY_SPECIALS, Chat, bind
 from eau_jax.rollout.tokenizer import Tokenizer
 
+SILENCE = "(nothing)"
 _FIRST = 0x110000  # one above the last character
 _SPECIAL = {name: _FIRST + place for place, name in enumerate(TINY_SPECIALS)}
 _ROLES = {_SPECIAL["<|system|>"]: "system", _SPECIAL["<|user|>"]: "user", _SPECIAL["<|tool|>"]: "tool",
@@ -30,7 +31,8 @@ def chat() -> Chat:
 def messages(history: np.ndarray) -> list[dict[str, str]]:
     """The conversation that the tokens i32[h] hold, oldest first: {"role", "content"} each. A tool's output stands in a
     user message, marked as such, because an OpenAI-compatible server takes a tool message only after a call of its own
-    format. The empty message that the agent is to fill is left out."""
+    format. A message of the agent that says nothing is SILENCE, because many a server takes no empty one and wants the
+    roles to alternate; the last, which the agent is to fill, is left out."""
     history = np.asarray(history)
     starts = np.flatnonzero(np.isin(history, list(_ROLES)))
     found = []
@@ -38,6 +40,5 @@ def messages(history: np.ndarray) -> list[dict[str, str]]:
         role, text = _ROLES[int(history[start])], characters().decode(history[start + 1:end])
         if role == "tool":
             role, text = "user", f"Tool output:\n{text}"
-        if role != "assistant" or text:
-            found.append({"role": role, "content": text})
-    return found
+        found.append({"role": role, "content": text or SILENCE})
+    return found[:-1] if found and history[-1] in _ROLES and _ROLES[int(history[-1])] == "assistant" else found

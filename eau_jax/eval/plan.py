@@ -12,6 +12,7 @@ from eau_jax.core.part import Env, User
 from eau_jax.core.types import HeldOutTask, Task
 from eau_jax.eval.players import Player
 from eau_jax.rollout.episode import Pinned
+from eau_jax.users.llm import is_client
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
 
@@ -27,9 +28,8 @@ class Bench:
     tasks: Callable[[], tuple[Task, ...]]
     version: str                                  # of the tasks: upstream's name and commit, or of our generator
     split: str = "test"
-    basis: str = "score"                          # what the score is made of
     files: tuple[str, ...] = ()                   # hashed into the record
-    knobs: Mapping[str, float] = dataclasses.field(default_factory=dict)  # limits and rewards where they differ, "env." paths
+    knobs: Mapping[str, float] = dataclasses.field(default_factory=dict)  # limits, rewards where they differ, "env." paths
     rules: str = ""                               # TOML of the user's rules; empty: the environment's own
     averaged: bool = True                         # counts in the averages over benchmarks
 
@@ -55,7 +55,8 @@ class Plan:
     user: Part = symbolic
     """who the player talks with"""
     judge: Part = None
-    """a chat client that reads the player's messages where words alone do not decide; None: words decide"""
+    """a chat client that reads the player's messages where words alone do not decide, and rules on statements that a score
+    depends on (tau2-bench's NL_ASSERTION); None: words decide, and such statements do not count"""
     root: str = "runs"
     """folder of all runs"""
     repeats: int = 1
@@ -75,16 +76,19 @@ class Plan:
                 raise ValueError(f"{name} = {getattr(self, name)} is out of range; allowed: {least} or more")
         if not self.name or "/" in self.name or self.name in (".", ".."):
             raise ValueError(f"name = {self.name!r} cannot be a folder; allowed: any other plain folder name")
+        if not isinstance(self.benches, (tuple, list)):
+            raise ValueError(f"benches is {type(self.benches).__name__}; it must be a tuple, such as (Bench(...),)")
         for bench in self.benches:
             if not isinstance(bench, Bench) or not isinstance(bench.env, Env) or not callable(bench.tasks):
-                raise ValueError(f"benches: {bench!r:.60} is not a Bench(name, env, tasks) whose env is an Env and whose tasks "
-                                 f"is a function without arguments, such as lambda: generate('test', 64, 0)")
+                raise ValueError(f"benches: {bench!r:.60} is not a Bench(name, env, tasks) whose env is an Env and whose "
+                                 f"tasks is a function without arguments, such as lambda: generate('test', 64, 0)")
         if not callable(self.player) or not isinstance(self.user, User):
             raise ValueError("player must be a function that makes a Player, such as lambda: scripted('expert'), and user a "
                              "User, such as eau_jax.users.symbolic.symbolic")
-        if self.judge is not None and not hasattr(self.judge, "complete"):
-            raise ValueError(f"judge = {self.judge!r:.60} is no chat client; give one such as eau_jax.clients.chat.ChatClient(...)")
-        if self.judge is not None and self.benches and not any(bench.env.question for bench in self.benches):
+        if self.judge is not None and not is_client(self.judge):
+            raise ValueError(f"judge = {self.judge!r:.60} is no chat client; give one such as "
+                             "eau_jax.clients.chat.ChatClient(...)")
+        if self.judge is not None and self.benches and not any(b.env.question or b.env.verdict for b in self.benches):
             raise ValueError(f"judge would do nothing: {self.benches[0].env.name} has no question for one; leave it out")
         names = [bench.name for bench in self.benches]
         if not names or len(set(names)) != len(names):
@@ -92,8 +96,18 @@ class Plan:
 
 
 def held_out(bench: Bench, limit: int) -> tuple[HeldOutTask, ...]:
-    """The benchmark's tasks, marked so that nothing trains on them."""
+    """The benchmark's tasks, marked so that nothing trains on them.
+
+    Raises:
+      ValueError: when there are none, or they are no tasks.
+    """
     tasks = bench.tasks()
+    if not isinstance(tasks, (tuple, list)) or not all(isinstance(task, Task) for task in tasks):
+        raise ValueError(f"benchmark {bench.name!r}: its `tasks` gave {tasks!r:.60}; it must give a tuple of Task, as the "
+                         f"`load` and `generate` of an environment's tasks do")
+    if not tasks:
+        raise ValueError(f"benchmark {bench.name!r} has no tasks: its `tasks` gave none; check the file, split or count that "
+                         f"it names, or leave the benchmark out")
     return tuple(HeldOutTask(task.id, task.env, task.data) for task in (tasks[:limit] if limit else tasks))
 
 

@@ -5,17 +5,20 @@
 """
 
 import asyncio
+import collections
+import dataclasses
 import datetime
 import importlib.metadata
 import json
 import zlib
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, plain, read_lines, write_atomic
+from eau_jax.core.types import InfraError, StopReason, Task
 from eau_jax.eval import numbers
 from eau_jax.eval.files import sha256
 from eau_jax.eval.plan import Bench, Plan, digest, held_out, made
@@ -25,6 +28,7 @@ from eau_jax.rollout.seeds import episode_seed, group_seed
 from eau_jax.rollout.simulator import Simulator, simulator
 
 EVALUATION_SEED = 1_000_003  # evaluations draw from seeds of their own
+HOPELESS = 32                # episodes after which a benchmark is given up where all failed outside the agent's control
 
 
 class SecondLookError(ValueError):
@@ -44,12 +48,14 @@ def evaluate(plan: Plan, *, again: bool = False, progress: Callable[[str, int, i
     Raises:
       SecondLookError: when this player's score on this test is known already.
       ValueError: when the folder holds another plan, or the plan cannot be played.
+      InfraError: when the first HOPELESS episodes of a benchmark all fail outside the agent's control.
     """
     player = made(plan)
     sealed = Path(plan.root) / "sealed"
     with RunFolder(sealed / "eval" / plan.name) as folder:
         worlds = {bench.name: simulator(bench.env, plan.user, held_out(bench, plan.limit), plan.judge)
                   for bench in plan.benches}
+        _idle_judge(plan, worlds)
         described = describe(plan, player, worlds)
         begun = _begun(folder, described)
         second = _look(sealed, plan, player, begun, again)
@@ -66,15 +72,44 @@ def evaluate(plan: Plan, *, again: bool = False, progress: Callable[[str, int, i
 def describe(plan: Plan, player: Player, worlds: Mapping[str, Simulator]) -> dict[str, Any]:
     """Everything that the results depend on, as JSON values."""
     benches = {bench.name: {
-        "env": bench.env.name, "version": bench.version, "split": bench.split, "basis": bench.basis,
+        "env": bench.env.name, "version": bench.version, "split": bench.split,
+        "basis": _basis(plan, bench, worlds[bench.name].tasks),
         "tasks": len(worlds[bench.name].tasks), "tasks_sha256": digest(worlds[bench.name].tasks),
         "files_sha256": {Path(file).name: sha256(file) for file in bench.files}, "averaged": bench.averaged,
-        "knobs": knob.values(bench.pinned(plan.user).knobs), "rules_sha256": sha256(bench.rules or bench.env.rules, text=True),
+        "knobs": knob.values(bench.pinned(plan.user).knobs),
+        "rules_sha256": sha256(bench.rules or bench.env.rules, text=True),
     } for bench in plan.benches}
-    judge = None if plan.judge is None else getattr(plan.judge, "model", type(plan.judge).__name__)
-    return {"name": plan.name, "player": player.name, "identity": dict(player.identity), "user": plan.user.name,
-            "judge": judge, "repeats": plan.repeats, "seed": plan.seed, "limit": plan.limit, "knob_generation": 0,
+    judge = None if plan.judge is None else dict(plan.judge.identity)
+    return {"name": plan.name, "player": player.name, "identity": dict(player.identity),
+            "user": plan.user.name, "user_identity": dict(plan.user.identity),
+            "judge": judge and judge["model"], "judge_identity": judge,
+            "repeats": plan.repeats, "seed": plan.seed, "limit": plan.limit, "knob_generation": 0,
             "eau_jax": importlib.metadata.version("eau-jax"), "benches": benches}
+
+
+def _basis(plan: Plan, bench: Bench, tasks: Sequence[Task]) -> dict[str, int]:
+    """What the tasks' scores are made of: {basis: number of tasks}."""
+    knobs, judged = bench.pinned(plan.user).knobs["env"], plan.judge is not None and bench.env.verdict is not None
+    named = bench.env.basis or (lambda task, knobs, judged: "the environment's own score")
+    return dict(collections.Counter(named(task, knobs, judged) for task in tasks).most_common())
+
+
+def _idle_judge(plan: Plan, worlds: Mapping[str, Simulator]) -> None:
+    """Raises ValueError for a judge whom no task of the plan asks anything."""
+    if plan.judge is None or any(bench.env.question for bench in plan.benches):
+        return
+    silent = dataclasses.replace(plan, judge=None)
+    if all(_basis(plan, bench, worlds[bench.name].tasks) == _basis(silent, bench, worlds[bench.name].tasks)
+           for bench in plan.benches):
+        names = ", ".join(bench.name for bench in plan.benches)
+        raise ValueError(f"judge would do nothing: no task of {names} has a statement to rule on; leave it out")
+
+
+def _lasting(described: Any) -> Any:
+    """Without how models are reached: an address or a deadline may change before an evaluation goes on."""
+    if isinstance(described, Mapping):
+        return {key: _lasting(value) for key, value in described.items() if key != "service"}
+    return described
 
 
 def _begun(folder: RunFolder, described: Mapping[str, Any]) -> bool:
@@ -83,6 +118,7 @@ def _begun(folder: RunFolder, described: Mapping[str, Any]) -> bool:
     if not stored.exists():
         return False
     before, now = json.loads(stored.read_text(encoding="utf-8")), json.loads(json.dumps(plain(described)))
+    before, now = _lasting(before), _lasting(now)
     differing = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if differing:
         raise ValueError(f"{folder.path} holds an evaluation with another {differing[0]}; choose another --name")
@@ -132,15 +168,19 @@ def _play_bench(plan: Plan, bench: Bench, player: Player, world: Simulator, fold
     todo = [(row, repeat) for row in range(len(world.tasks)) for repeat in range(plan.repeats)
             if (bench.name, row, repeat) not in done]
     total, pinned = len(world.tasks) * plan.repeats, bench.pinned(plan.user)
-    finished, places = total - len(todo), asyncio.Semaphore(plan.concurrency)
+    finished, places, failed, usable = total - len(todo), asyncio.Semaphore(plan.concurrency), 0, 0
 
     async def one(row: int, repeat: int) -> None:
-        nonlocal finished
+        nonlocal finished, failed, usable
         async with places:
             played = await _try(plan, bench, player, world, pinned, row, repeat)
         folder.append("episodes.jsonl", line_of(bench.name, row, repeat, played))
-        finished += 1
+        good = played.episode.stop.usable
+        finished, usable, failed = finished + 1, usable + good, failed + (not good)
         progress(bench.name, finished, total)
+        if failed >= HOPELESS and not usable:
+            raise InfraError(f"{bench.name}: the first {failed} episodes all failed outside the agent's control, the last "
+                             f"because: {played.episode.error}. Mend that; the same command goes on from here")
 
     async def every() -> None:
         async with asyncio.TaskGroup() as group:
@@ -205,5 +245,21 @@ def _result(lines: list[Mapping[str, Any]], repeats: int) -> dict[str, Any]:
     out["best_of_k"] = float(np.mean([max(float(line["metric"]) for line in group) for group in by_task.values()])) \
         if by_task else float("nan")
     turns = [len(line["turns"]) for line in usable]
-    return out | {"turns": float(np.mean(turns)) if turns else float("nan"), "return": mean("return"),
-                  "effective_turns": mean("effective_turns"), "time_weighted": mean("time_weighted"), "trials": mean("trials")}
+    return out | _counts(usable) | {
+        "turns": float(np.mean(turns)) if turns else float("nan"), "return": mean("return"),
+        "effective_turns": mean("effective_turns"), "time_weighted": mean("time_weighted"), "trials": mean("trials")}
+
+
+def _counts(usable: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """What happened in the usable episodes: episodes that a full context or token budget truncated, and why the first was;
+    episodes with an agent message that was cut off or filtered; messages whose act or verdict the judge decided, and those
+    of which its answer could not be read; replies by who spoke ("draft": in place of an LLM user's that would not do), and
+    those that told a secret and were replaced."""
+    turns = [turn for line in usable for turn in line["turns"]]
+    truncated = [line for line in usable if line["stop"] == StopReason.MAX_TOKENS.value]
+    ended = lambda how: sum(any(turn["ended"] == how for turn in line["turns"]) for line in usable)
+    return {"truncated": len(truncated), "first_truncated": next((line["error"] or None for line in truncated), None),
+            "cut": ended("length"), "filtered": ended("filtered"),
+            "judged": sum(turn["judged"] for turn in turns), "unreadable": sum(turn["unreadable"] for turn in turns),
+            "spoke": dict(sorted(collections.Counter(turn["spoke"] for turn in turns).items())),
+            "leaked": sum(turn["leaked"] for turn in turns)}

@@ -8,19 +8,20 @@ from typing import Any, Awaitable, Callable, Mapping, NamedTuple
 
 import numpy as np
 
-from eau_jax.core.types import Episode, Task
+from eau_jax.core.types import Episode, Said, Task
 from eau_jax.eval import chat_text
 from eau_jax.rollout.agent import Agent, demonstrator
 from eau_jax.rollout.episode import Budgets, Pinned, run_episode
 from eau_jax.rollout.simulator import Simulator
 from eau_jax.rollout.template import Chat
 from eau_jax.samplers.types import Completion, TokenRequest
-from eau_jax.users.llm import Client
+from eau_jax.users.llm import Client, is_client
 
 REACT = ("Work in steps. First write your thoughts between <think> and </think>: what you know, what is missing, what to do "
          "next. Then write exactly one act in the form described above, and nothing after it.")
-# An API model's tokens are characters here, so its budgets are in characters.
-CHARACTERS = Budgets(max_tokens=4_000_000, max_new_tokens=100_000)
+# An API model's tokens are characters here, so its budgets are in characters; its client has deadlines of its own.
+CHARACTERS = Budgets(max_tokens=4_000_000, max_new_tokens=100_000, agent_seconds=3600.0, user_seconds=3600.0)
+ENDED = {"length": "length", "content_filter": "filtered"}   # a chat server's finish reasons, as a sampler says it
 SCRIPTS = ("expert", "novice", "silence", "spam", "echo", "finish")
 
 
@@ -64,22 +65,37 @@ def scripted(kind: str) -> Player:
 
 
 def chat_model(client: Client, *, react: bool = False) -> Player:
-    """A model behind an OpenAI-compatible server (an SGLang server is one), asked turn by turn; `react` adds REACT."""
-    name = f"{getattr(client, 'model', type(client).__name__)}{' + ReAct' if react else ''}"
-    identity = {"kind": "chat", "model": getattr(client, "model", ""), "temperature": getattr(client, "temperature", None),
-                "prompting": "react" if react else "plain"}
-    return single(name, identity, lambda world: speaker(client, (REACT,) if react else ()), chat_text.chat(), CHARACTERS)
+    """A model behind an OpenAI-compatible server (an SGLang server is one), asked turn by turn; `react` adds REACT.
+
+    Raises:
+      ValueError: when `client` is none.
+    """
+    name, identity = described(client, "react" if react else "plain")
+    return single(f"{name}{' + ReAct' if react else ''}", identity, lambda world: speaker(client, (REACT,) if react else ()),
+                  chat_text.chat(), CHARACTERS)
+
+
+def described(client: Client, prompting: str) -> tuple[str, dict[str, Any]]:
+    """The name and the identity of a player who speaks through `client`."""
+    if not is_client(client):
+        raise ValueError(f"{client!r:.60} is no chat client; give one such as eau_jax.clients.chat.ChatClient(...)")
+    return str(client.identity["model"]), {"kind": "chat"} | dict(client.identity) | {"prompting": prompting}
 
 
 def speaker(client: Client, instructions: tuple[str, ...]) -> Agent:
-    """An agent whose words come from `client`; the instructions are added to the system message."""
+    """An agent whose words come from `client`; the instructions are added to the system message.
+
+    What its server cut off or filtered is still what the agent said; how it ended is recorded. A full context cuts the
+    episode: it is a limit of the agent's own.
+    """
     async def speak(request: TokenRequest, task: Task, state: Any) -> Completion:
         sent = chat_text.messages(request.tokens)
         if instructions:
             sent[0] = {"role": "system", "content": "\n\n".join([sent[0]["content"], *instructions])}
         text = await client.complete(sent)
         tokens = chat_text.chat().write(text[:request.max_new_tokens - 1])
-        return Completion(tokens, np.zeros(len(tokens), np.float32), "end_of_turn", 0)
+        ended = ENDED.get(text.finish, "end_of_turn") if isinstance(text, Said) else "end_of_turn"
+        return Completion(tokens, np.zeros(len(tokens), np.float32), "length" if len(tokens) <= len(text) else ended, 0)
 
     async def release(session: str) -> None:
         """Nothing is kept per session."""

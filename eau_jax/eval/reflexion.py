@@ -7,13 +7,14 @@ the record says which.
 """
 
 import dataclasses
-from typing import Any, Mapping
+from typing import Any
 
-from eau_jax.core.types import Episode, InfraError, StopReason
+from eau_jax.core.types import ContextFull, Episode, InfraError, StopReason
 from eau_jax.eval import chat_text
-from eau_jax.eval.players import CHARACTERS, REACT, Played, Player, speaker
+from eau_jax.eval.players import CHARACTERS, REACT, Played, Player, described, speaker
 from eau_jax.rollout.episode import Pinned, run_episode
 from eau_jax.rollout.simulator import Simulator
+from eau_jax.rollout.template import visible
 from eau_jax.users.llm import Client
 
 MEMORY = 3
@@ -29,7 +30,7 @@ def reflexion(client: Client, *, trials: int = 3, oracle: bool = False) -> Playe
       oracle: the environment's verdict ends the trials, as in the paper; else the model's own does.
 
     Raises:
-      ValueError: for fewer than one trial.
+      ValueError: for fewer than one trial, or a client that is none.
     """
     if trials < 1:
         raise ValueError(f"trials is {trials}; allowed: 1 or more")
@@ -43,19 +44,20 @@ def reflexion(client: Client, *, trials: int = 3, oracle: bool = False) -> Playe
             if not played.stop.usable or trial == trials - 1:
                 break
             try:
-                solved, note = _verdict(await client.complete(_look_back(world, played)))
+                solved, note = _verdict(visible(await client.complete(_look_back(world, played))))
+            except ContextFull:
+                break    # it cannot read its own trial, so there is nothing to learn from it
             except InfraError as error:
                 played = dataclasses.replace(played, stop=StopReason.INFRA_ERROR, error=f"reflection {trial + 1}: {error}")
                 break
             if (played.success if oracle else solved):
                 break
-            notes.append(note)
+            notes += [note] if note else []
         return Played(played, trial + 1, tuple(notes))
 
-    identity: Mapping[str, Any] = {
-        "kind": "chat", "model": getattr(client, "model", ""), "temperature": getattr(client, "temperature", None),
-        "prompting": "reflexion", "trials": trials, "memory": MEMORY, "signal": "oracle" if oracle else "self"}
-    return Player(f"{getattr(client, 'model', type(client).__name__)} + Reflexion{' with an oracle' if oracle else ''}", identity, play)
+    name, identity = described(client, "reflexion")
+    identity |= {"trials": trials, "memory": MEMORY, "signal": "oracle" if oracle else "self"}
+    return Player(f"{name} + Reflexion{' with an oracle' if oracle else ''}", identity, play)
 
 
 def _look_back(world: Simulator, episode: Episode) -> list[dict[str, str]]:

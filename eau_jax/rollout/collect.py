@@ -100,7 +100,8 @@ def statistics(groups: Groups) -> dict[str, float]:
       score_mean               the environment's own, normalised
       metric_mean              the benchmark's own
       success_rate, turns_mean, tokens_mean, truncated_rate   per episode
-      action_tokens_mean, parse_error_rate, judged_rate       per turn
+      action_tokens_mean, parse_error_rate, cut_rate          per turn; cut: at the limit of new tokens
+      judged_rate, unreadable_rate                            per turn: a judge decided; its answer could not be read
       infra_rate, stop_<reason>                               per episode, unusable ones included
       zero_spread_rate         groups of at least two whose scores are all the same
       leak_rate, spoke_<who>   per reply that somebody worded
@@ -126,7 +127,9 @@ def statistics(groups: Groups) -> dict[str, float]:
         "parse_error_rate": _mean(turn.parse_failed for turn in turns),
         "zero_spread_rate": _mean(_spread(group) < 1e-6 for group in groups if _counted(group) > 1),
         "leak_rate": _mean(turn.leaked for turn in worded),
+        "cut_rate": _mean(turn.ended == "length" for turn in turns),
         "judged_rate": _mean(turn.judged for turn in turns),
+        "unreadable_rate": _mean(turn.unreadable for turn in turns),
     }
     spoke = collections.Counter(turn.spoke for turn in worded)
     out |= {f"spoke_{who}": count / len(worded) for who, count in sorted(spoke.items())}
@@ -146,7 +149,8 @@ def to_record(episode: Episode, tokens: bool = False) -> dict[str, Any]:
         "tokens": len(episode.tokens),
         "turns": [{
             "agent": turn.agent_text, "reply": turn.reply_text, "spoke": turn.spoke, "reward": turn.reward,
-            "act": dict(turn.act), "parse_failed": turn.parse_failed, "leaked": turn.leaked, "judged": turn.judged,
+            "act": dict(turn.act), "parse_failed": turn.parse_failed, "leaked": turn.leaked,
+            "judged": turn.judged, "unreadable": turn.unreadable, "ended": turn.ended,
             "observation_tokens": len(turn.observation), "action_tokens": len(turn.action),
             "policy_version": turn.policy_version,
         } for turn in episode.turns]}

@@ -13,7 +13,7 @@ from typing import Any, Awaitable, NamedTuple
 import numpy as np
 
 from eau_jax.core.part import Act, Kind, Reply, TimeStep, Words
-from eau_jax.core.types import Episode, InfraError, StopReason, Task, Turn
+from eau_jax.core.types import ContextFull, Episode, InfraError, StopReason, Task, Turn
 from eau_jax.rollout.agent import Agent
 from eau_jax.rollout.seeds import turn_seed
 from eau_jax.rollout.simulator import Simulator
@@ -22,6 +22,7 @@ from eau_jax.samplers.types import Completion, TokenRequest
 from eau_jax.users.voice import Spoken, speak
 
 STOPS = tuple(StopReason)
+VERDICTS = 2    # times that a judge is asked for a verdict it can be read from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,8 @@ async def run_episode(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pi
       session: names the episode to the sampler; it is released at the end, whatever happened.
 
     Returns:
-      The episode. With INFRA_ERROR it holds the turns that were complete, `error` says what failed and `score` is nan.
+      The episode. With INFRA_ERROR it holds the turns that were complete, `error` says what failed and `score` is nan. Where
+      the agent's context is full it is cut (MAX_TOKENS) and scored by what it has earned.
 
     Raises:
       ValueError: when the prompt leaves no room for an action, or the sampler breaks its contract.
@@ -70,8 +72,8 @@ async def run_episode(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pi
     turns: list[Turn] = []
     try:
         try:
-            final, stop, success, state = await _converse(simulator, agent, chat, pinned, budgets, index, seed, group, session,
-                                                   turns)
+            final, stop, success, state, full = await _converse(simulator, agent, chat, pinned, budgets, index, seed, group,
+                                                                session, turns)
         finally:
             await agent.release(session)
     except InfraError as error:
@@ -79,13 +81,14 @@ async def run_episode(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pi
                         float("nan"), f"turn {len(turns) + 1}: {error}")
     env, total = simulator.env, float(sum(turn.reward for turn in turns))
     return dataclasses.replace(
-        _episode(simulator, pinned, task, seed, turns, final, stop, success, float(env.score(task, state, total)), ""),
+        _episode(simulator, pinned, task, seed, turns, final, stop, success, float(env.score(task, state, total)), full),
         metric=float(env.metric(task, state, total)))
 
 
 async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned, budgets: Budgets, index: int,
-                    seed: int, group: int, session: str, turns: list[Turn]) -> tuple[np.ndarray, StopReason, bool, Any]:
-    """Adds to `turns` as they are complete; returns the final tokens, the stop reason, the success and the last state."""
+                    seed: int, group: int, session: str, turns: list[Turn]) -> tuple[np.ndarray, StopReason, bool, Any, str]:
+    """Adds to `turns` as they are complete; returns the final tokens, the stop reason, the success, the last state, and why
+    the agent's context was full, where it was."""
     env, user, task = simulator.env, simulator.user, simulator.tasks[index]
     system, opening = env.prompt(task)
     observation = chat.opening(system, opening)
@@ -93,19 +96,26 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
         raise ValueError(f"the prompt of task {task.id!r} has {len(observation)} tokens, and an episode may have "
                          f"{budgets.max_tokens}: raise rollout.max_tokens or leave long tasks out")
     state = simulator.reset(pinned.knobs, index, group)
-    history, told = np.zeros(0, np.int32), 0
+    history, told, solved = np.zeros(0, np.int32), 0, False
     while True:
         number, reply_seed = len(turns), turn_seed(seed, len(turns))
         history = np.concatenate([history, observation])
         room = min(budgets.max_new_tokens, budgets.max_tokens - len(history))
         request = TokenRequest(session, history, room, seed, chat.stop_ids)
-        completion = await _within(budgets.agent_seconds, "the sampler", agent.speak(request, task, state))
+        try:
+            completion = await _within(budgets.agent_seconds, "the agent", agent.speak(request, task, state))
+        except ContextFull as error:
+            return observation, StopReason.MAX_TOKENS, solved, state, f"turn {number + 1}: {error}"
         action = _checked(completion, room)
         history = np.concatenate([history, action])
         agent_text = chat.read(action)
         said = visible(agent_text)
-        act, judged = await _read(simulator, budgets, task, said, state)
+        act, judged, unreadable = await _read(simulator, budgets, task, said, state)
         state, time_step, reply = simulator.step(pinned.knobs, pinned.rules, state, act, seed, number)
+        if time_step.done and simulator.judge is not None and env.verdict is not None:
+            state, time_step, ruled = await _ruled(simulator, budgets, pinned, state, time_step)
+            judged = judged or ruled
+        solved = bool(time_step.success)
         told |= int(time_step.disclosed)
         draft = env.render(task, act, time_step, state, reply_seed)
         spoken = Spoken(draft, "tool" if time_step.tool else "none", leaked=False)
@@ -118,35 +128,57 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
             observation=observation, action=action, logprobs=np.asarray(completion.logprobs, np.float32),
             reward=float(time_step.reward), policy_version=completion.policy_version, spoke=spoken.spoke,
             act=_record(act, time_step, reply), agent_text=agent_text, reply_text=spoken.text,
-            parse_failed=int(act.kind) == Kind.MALFORMED, leaked=spoken.leaked, judged=judged))
+            parse_failed=int(act.kind) == Kind.MALFORMED, leaked=spoken.leaked, judged=judged,
+            unreadable=unreadable, ended=completion.stop))
         if time_step.done:
             end = chat.closing(action)
-            return end[:budgets.max_tokens - len(history)], _reason(time_step), bool(time_step.success), state
+            return end[:budgets.max_tokens - len(history)], _reason(time_step), solved, state, ""
         observation = chat.reply(spoken.text, "tool" if spoken.spoke == "tool" else "user", action)
         if len(history) + len(observation) + budgets.min_new_tokens > budgets.max_tokens:
             # The whole observation, or none of it: a value is bootstrapped from the last token.
             fits = len(history) + len(observation) <= budgets.max_tokens
-            return observation if fits else observation[:0], StopReason.MAX_TOKENS, bool(time_step.success), state
+            return observation if fits else observation[:0], StopReason.MAX_TOKENS, solved, state, ""
 
 
-async def _read(simulator: Simulator, budgets: Budgets, task: Task, said: str, state: Any) -> tuple[Act, bool]:
-    """The agent's message as an act, and whether the judge decided it. An answer that is none leaves `parse`'s act."""
+async def _read(simulator: Simulator, budgets: Budgets, task: Task, said: str, state: Any) -> tuple[Act, bool, bool]:
+    """The agent's message as an act; whether the judge decided it; whether its answer could not be read, so that `parse`'s
+    act stands."""
     env, judge = simulator.env, simulator.judge
     act = await asyncio.to_thread(env.parse, task, said, state) if env.slow_parse else env.parse(task, said, state)
     question = env.question(task, said, state) if judge is not None and env.question is not None else None
     if question is None:
-        return act, False
-    answer = question.read(await _within(budgets.user_seconds, "the judge", judge.complete(question.messages)))
-    return (act, False) if answer is None else (answer, True)
+        return act, False, False
+    answer = question.read(visible(await _within(budgets.user_seconds, "the judge", judge.complete(question.messages))))
+    return (act, False, True) if answer is None else (answer, True, False)
+
+
+async def _ruled(simulator: Simulator, budgets: Budgets, pinned: Pinned, state: Any,
+                 time_step: TimeStep) -> tuple[Any, TimeStep, bool]:
+    """The last state and time step by the judge's verdict, and whether it was asked for one.
+
+    Raises:
+      InfraError: when none of VERDICTS answers can be read: a score that is made of something else would not compare.
+    """
+    verdict = simulator.env.verdict(simulator.table, pinned.knobs["env"], state)
+    if verdict is None:
+        return state, time_step, False
+    for _ in range(VERDICTS):
+        said = visible(await _within(budgets.user_seconds, "the judge", simulator.judge.complete(verdict.messages)))
+        found = verdict.read(said)
+        if found is not None:
+            return *found, True
+    raise InfraError(f"the judge's verdict cannot be read, {VERDICTS} times; the last: {said[:200]!r}; take another model")
 
 
 async def _within(seconds: float, who: str, call: Awaitable[Any]) -> Any:
-    """The call's result; InfraError when it takes longer than `seconds`."""
+    """The call's result; InfraError when it takes longer than `seconds`. What fails names who it was."""
     try:
         async with asyncio.timeout(seconds):
             return await call
     except TimeoutError:
         raise InfraError(f"{who} did not answer within {seconds:g} s") from None
+    except InfraError as error:
+        raise type(error)(f"{who}: {error}") from error
 
 
 def _checked(completion: Completion, room: int) -> np.ndarray:

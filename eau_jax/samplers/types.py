@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-Stop = Literal["end_of_turn", "length", "aborted"]
+Stop = Literal["end_of_turn", "length", "filtered", "aborted"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Completion:
 
     tokens: np.ndarray            # i32[a], the stop token included when it was sampled
     logprobs: np.ndarray          # f32[a], of the distribution that was really sampled from
-    stop: Stop                    # a stop token | max_new_tokens or the sampler's context length | cut by `close`
+    stop: Stop                    # a stop token | max_new_tokens or the context length | its provider's filter | `close`
     policy_version: int           # of the weights that sampled every token of it
 
 

@@ -2,16 +2,26 @@
 
 The model is told what a reply may contain and nothing else: the request, the agent's message, the draft and the values
 that the draft discloses. It holds no secret, so it can at most guess one; `users.voice.speak` checks that.
+
+The state has advanced as if the draft had been said. So a reply that leaves out what the draft tells, is cut off or empty,
+is far too long, or is not plain words, is asked for once more, with what was wrong with it; then the draft stands, and the
+turn is recorded as spoken by "draft".
 """
 
-from typing import Protocol
+from typing import Any, Mapping, Protocol
 
 from flax import struct
 
 from eau_jax.core.knobs import knob
 from eau_jax.core.part import User, Words
-from eau_jax.core.types import Array
+from eau_jax.core.types import Array, Said
 from eau_jax.users.rules import Rules, decide
+from eau_jax.users.voice import leaks
+
+SLACK = 2      # a reply may be as many times as long as it was asked to be, or as its draft, and no longer
+LETTERS = 12   # in a word, at most, when length is counted: words without spaces are long
+SHARE = 0.5    # of a long value's words that a reply has to hold; numbers and codes all
+_SHORT = 3     # words in a value that is to be said as it stands
 
 _SYSTEM = ("You play a person who asked an assistant for something. Say the given reply to the assistant in your own "
            "words, in character, in at most {limit} words. Keep its meaning. {facts} Add no other facts, wishes or "
@@ -21,22 +31,49 @@ _SYSTEM = ("You play a person who asked an assistant for something. Say the give
 class Client(Protocol):
     """What is needed of `clients.chat.ChatClient`."""
 
-    async def complete(self, messages: list[dict[str, str]]) -> str: ...
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What a record says of it, JSON values, the model's name among them; "service": what may change meanwhile."""
+        ...
+
+    async def complete(self, messages: list[dict[str, str]]) -> str:
+        """The model's words, a `core.types.Said` where it is known how they ended."""
+        ...
+
+
+def is_client(value: Any) -> bool:
+    """Whether a value can be used as a client."""
+    return callable(getattr(value, "complete", None)) and isinstance(getattr(value, "identity", None), Mapping)
 
 
 @struct.dataclass
 class Knobs:
-    word_limit: int = knob(30, 5, 200, "words the model is asked to stay below in a reply")
+    word_limit: int = knob(30, 5, 200, "words the model is asked to stay below in a reply; one of over twice as many, and "
+                                       "over twice its draft's, is refused")
 
 
 def llm(client: Client) -> User:
-    """A user who speaks through `client`."""
+    """A user who speaks through `client`.
+
+    Raises:
+      ValueError: when `client` is none.
+    """
+    if not is_client(client):
+        raise ValueError(f"{client!r:.60} is no chat client; give one such as eau_jax.clients.chat.ChatClient(...)")
 
     async def voice(knobs: Knobs, words: Words) -> tuple[str, str]:
-        text = (await client.complete(request(knobs, words))).rpartition("</think>")[2].strip()   # its thoughts stay its own
-        return text if text else words.draft, "llm"
+        wrong = ""
+        for _ in range(2):
+            said = await client.complete(request(knobs, words, wrong))
+            text = plain(said)
+            if leaks(text, words.secrets):
+                return text, "llm"   # `speak` replaces it and counts it as a leak
+            wrong = fault(knobs, words, text, isinstance(said, Said) and said.finish == "length")
+            if not wrong:
+                return text, "llm"
+        return words.draft, "draft"
 
-    return User(name="llm", knobs=Knobs(), respond=respond, voice=voice)
+    return User(name="llm", knobs=Knobs(), respond=respond, voice=voice, identity={"kind": "llm"} | dict(client.identity))
 
 
 def respond(rules: Rules, knobs: Knobs, features: Array, key: Array) -> Array:
@@ -44,12 +81,48 @@ def respond(rules: Rules, knobs: Knobs, features: Array, key: Array) -> Array:
     return decide(rules, features)
 
 
-def request(knobs: Knobs, words: Words) -> list[dict[str, str]]:
-    """The chat messages that are sent; nothing of `words.secrets` is among them."""
+def request(knobs: Knobs, words: Words, wrong: str = "") -> list[dict[str, str]]:
+    """The chat messages that are sent; nothing of `words.secrets` is among them. `wrong`: the fault of an earlier reply."""
     facts = f"It must mention: {'; '.join(words.disclosed)}." if words.disclosed else "It states no facts."
+    again = f"\n\nAn earlier try was refused: {wrong}. This time take care of that." if wrong else ""
     return [
         {"role": "system", "content": _SYSTEM.format(limit=int(knobs.word_limit), facts=facts)},
         {"role": "user", "content": f"What you asked for: {words.opening}\n\n"
-                                    f"The assistant's message: {words.agent_text}\n\n"
+                                    f"The assistant's message: {words.agent_text}{again}\n\n"
                                     f"The reply to say in your own words: {words.draft}"},
     ]
+
+
+def plain(text: str) -> str:
+    """The reply without thoughts, which stay the model's own."""
+    return text.rpartition("</think>")[2].partition("<think>")[0].strip()
+
+
+def fault(knobs: Knobs, words: Words, text: str, cut: bool) -> str:
+    """What is wrong with a reply, said to the model that wrote it; "" for nothing."""
+    most = SLACK * max(int(knobs.word_limit), length(words.draft))
+    missing = [value for value in words.disclosed if tells(words.draft, value) and not tells(text, value)]
+    if not text:
+        return "it was empty"
+    if cut or length(text) > most:
+        return f"it was too long; write at most {int(knobs.word_limit)} words and nothing else"
+    if "<tool_call>" in text:
+        return "it was a tool call; write words"
+    return f"it left out what it must mention, word for word: {'; '.join(missing)}" if missing else ""
+
+
+def length(text: str) -> int:
+    """Words in a text; LETTERS letters count as one at least."""
+    return max(len(text.split()), len(text) // LETTERS)
+
+
+def tells(text: str, value: str) -> bool:
+    """Whether a text says a value: whole and as it stands where it has up to three words; of a longer one SHARE of its
+    words, and all that hold a digit."""
+    parts = list(dict.fromkeys(value.split()))
+    if len(parts) <= _SHORT:
+        return bool(leaks(text, (value,))) or not value.strip()
+    bare = [part.strip(".,;:!?\"'()") for part in parts]
+    held = set(leaks(text, tuple(part for part in bare if part)))
+    exact = {part for part in bare if any(letter.isdigit() for letter in part)}
+    return exact <= held and len(held) >= SHARE * len(set(filter(None, bare)))

@@ -33,7 +33,9 @@ def mixture(first: User, second: User) -> User:
             return await first.voice(knobs.first, words)
         return await second.voice(knobs.second, words)
 
-    return User(name="mixture", knobs=Knobs(first=first.knobs, second=second.knobs), respond=respond, voice=voice)
+    return User(name="mixture", knobs=Knobs(first=first.knobs, second=second.knobs), respond=respond, voice=voice,
+                identity={"first": {"kind": first.name} | dict(first.identity),
+                          "second": {"kind": second.name} | dict(second.identity)})
 
 
 def draw(group_seed: int) -> float:

@@ -11,7 +11,7 @@ class Spoken(NamedTuple):
     """A reply as the agent sees it."""
 
     text: str
-    spoke: str    # whose words they are: "symbolic" | "noisy" | "llm"
+    spoke: str    # whose words they are: "symbolic" | "noisy" | "llm" | "draft" (where a model's would not do)
     leaked: bool  # the user's own words held a secret; the draft stands in for them
 
 
@@ -24,7 +24,7 @@ async def speak(user: User, knobs: Any, words: Words) -> Spoken:
     text, spoke = await user.voice(knobs, words)
     if leaks(text, words.secrets):
         return Spoken(words.draft, spoke, leaked=True)
-    return Spoken(text if text.strip() else words.draft, spoke, leaked=False)
+    return Spoken(text, spoke, leaked=False) if text.strip() else Spoken(words.draft, "draft", leaked=False)
 
 
 def leaks(text: str, secrets: Sequence[str]) -> tuple[str, ...]:

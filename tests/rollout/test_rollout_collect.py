@@ -100,7 +100,7 @@ def test_retries_use_a_new_session():
 
     groups, stats = gather(Agent(speak, saying().release), indices=(1,), group_size=1, retries=2)
     assert len(sessions) == len(set(sessions)) == 3
-    assert groups[0][0].stop is StopReason.INFRA_ERROR and groups[0][0].error == "turn 1: gone"
+    assert groups[0][0].stop is StopReason.INFRA_ERROR and groups[0][0].error == "turn 1: the agent: gone"
     assert stats["rollout/infra_retries"] == 2 and stats["rollout/infra_rate"] == 1.0
 
 
@@ -176,6 +176,7 @@ def test_statistics_by_hand():
     returns = [1.0, 0.0, 2.0, 1.0, 1.0]
     expected = {
         "episodes": 5, "return_mean": 1.0, "return_std": np.std(returns), "score_mean": 2.75 / 5, "metric_mean": 5.5 / 5, "judged_rate": 1 / 6,
+        "cut_rate": 0.0, "unreadable_rate": 0.0,
         "success_rate": 1 / 5,
         "turns_mean": 6 / 5, "action_tokens_mean": 30 / 6, "tokens_mean": (6 * 3 + 30 + 5) / 5, "truncated_rate": 1 / 5,
         "infra_rate": 1 / 6, "parse_error_rate": 1 / 6, "zero_spread_rate": 1 / 2, "leak_rate": 1 / 5,

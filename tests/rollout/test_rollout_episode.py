@@ -210,7 +210,7 @@ def test_thinking_is_neither_parsed_nor_told_to_the_user():
 
 @pytest.mark.parametrize("voice, message", [
     (never, "turn 2: the user did not answer within 0.05 s"),
-    (broken, "turn 2: the server answered 503"),
+    (broken, "turn 2: the user: the server answered 503"),
 ])
 def test_a_user_that_fails_spoils_the_episode_and_nothing_else(voice, message):
     async def later(knobs, words):
@@ -231,7 +231,7 @@ def test_a_sampler_that_never_answers_ends_by_the_deadline_and_is_released():
         released.append(session)
 
     episode = play(Agent(never, release), budgets=dataclasses.replace(BUDGETS, agent_seconds=0.05))
-    assert (episode.stop, episode.error) == (StopReason.INFRA_ERROR, "turn 1: the sampler did not answer within 0.05 s")
+    assert (episode.stop, episode.error) == (StopReason.INFRA_ERROR, "turn 1: the agent did not answer within 0.05 s")
     assert released == ["s"] and episode.turns == ()
 
 
