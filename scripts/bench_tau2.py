@@ -25,7 +25,7 @@ from eau_jax.envs.tau2 import data as tau2_data
 from eau_jax.envs.tau2.airline_slice import airline_slice
 from eau_jax.envs.tau2.retail_slice import retail_slice
 from eau_jax.envs.tau2.agent import tool_call
-from eau_jax.envs.tau2.data import Domain
+from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.arrays import WRITE
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic

@@ -392,7 +392,11 @@ def test_folders(domains, tmp_path, shared_data):
     (folder / "db.json").write_text('{"users": {}, "orders": {}}')
     with pytest.raises(TaskFileError, match="db.json, field products: expected an object of records, found nothing"):
         tau2_data.load(folder)
+    (folder / "db.json").write_text('{"users": {"ann_lee_1": {"user_id": "ann_lee_1"}}, "orders": {}, "products": {}}')
+    with pytest.raises(TaskFileError, match="db.json, field users.ann_lee_1.name: expected an object, found nothing"):
+        tau2_data.load(folder)
     (folder / "db.json").write_text('{"users": {}, "orders": {}, "products": {}}')
+    (folder / "policy.md").write_text("Be kind.")
     (folder / "tasks.json").write_text('[{"id": "0", "user_scenario": {"instructions": "x"},\n "evaluation_criteria": 1}]')
     with pytest.raises(TaskFileError, match="tasks.json, line 1, field evaluation_criteria: expected an object, found 1"):
         tau2_data.load(folder)
@@ -408,6 +412,8 @@ def test_the_list_of_upstream_files(domains, shared_data, tmp_path):
     found = check(tmp_path, "tau2/mock/")
     assert found.different == ("tau2/mock/db.json",) and len(found.missing) == 5 and not found.complete
     text = described(found, tmp_path)
-    assert "different: tau2/mock/db.json" in text and "get tau2/ from https://github.com/sierra-research/tau2-bench" in text
+    assert "from https://github.com/sierra-research/tau2-bench at a2c0247" in text
+    assert "different: tau2/mock/db.json    upstream: data/tau2/domains/mock/db.json" in text
+    assert "(there is no such folder)" in described(check(tmp_path / "none"), tmp_path / "none")
     with pytest.raises(ValueError, match="part 'tau3/'; allowed: "):
         check(tmp_path, "tau3/")

@@ -5,11 +5,13 @@ this package holds none of them.
 """
 
 import hashlib
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 
 TAU2 = "https://github.com/sierra-research/tau2-bench at a2c024725189473d2d7cea3a5cfdbcc67478e41f"
 USERGYM = "https://github.com/SalesforceAIResearch/UserRL at cf55a30bc3795ca5b8b4a85dc4fec3bd48c2b233"
+_FOLDERS = {"persuade": "persuasion", "search": "bamboogle"}    # names of gyms' parquet folders where they differ
 BLOCK = 1 << 20
 FILES: dict[str, str] = {
     "tau2/LICENSE": "e67c5aa0074dfcaefd3c3a1aedb94cb539234aecd15d5a972574e3200e6252fe",
@@ -126,12 +128,42 @@ def digest(path: Path) -> str:
 
 
 def described(checked: Checked, folder: str | Path) -> str:
-    """What to tell a user: one line, and how to get what is missing."""
+    """What to tell a user: how many files are there, and where to get each of the others."""
     if checked.complete:
         return f"{folder}: all {len(checked.good)} files are upstream's"
-    lines = [f"{folder}: {len(checked.good)} files are upstream's"]
-    lines += [f"missing: {name}" for name in checked.missing] + [f"different: {name}" for name in checked.different]
-    wrong = checked.missing + checked.different
-    lines += [f"get {name}/ from {source}" for name, source in (("tau2", TAU2), ("usergym", USERGYM))
-              if any(each.startswith(name) for each in wrong)]
+    there = "" if Path(folder).is_dir() else " (there is no such folder)"
+    lines = [f"{folder}: {len(checked.good)} files are upstream's{there}"]
+    wrong = [("missing", name) for name in checked.missing] + [("different", name) for name in checked.different]
+    for part, source in (("tau2/", TAU2), ("usergym/", USERGYM)):
+        own = [(what, name) for what, name in wrong if name.startswith(part)]
+        lines += [f"from {source}:"] if own else []
+        lines += [f"  {what}: {name}    upstream: {origin(name)}" for what, name in own]
     return "\n".join(lines)
+
+
+def origin(name: str) -> str:
+    """Where upstream keeps one of FILES, in its repository."""
+    part, _, rest = name.partition("/")
+    if part == "tau2":
+        return rest if rest == "LICENSE" else f"data/tau2/{'' if rest.startswith('user_simulator/') else 'domains/'}{rest}"
+    gym, _, file = rest.partition("/")
+    if not file:
+        return gym
+    if file.endswith(".json"):
+        return f"gyms/{gym.capitalize()}Gym/{gym}gym/data/{file}"
+    variant, _, split = file.rpartition("_")    # travel22_test.parquet
+    if variant:
+        return f"data/{variant}_multiturn_onechoice/{split}"
+    if gym == "merged":
+        return f"data/{file.removesuffix('.parquet')}_multiturn/{file.removeprefix('all')}"
+    return f"data/{_FOLDERS.get(gym, gym)}_multiturn/{file}"
+
+
+def advice(path: str | Path) -> str:
+    """What to do about a file that is not there; "" where it is none of upstream's."""
+    path = Path(path)
+    name = next((name for name in FILES if path.absolute().as_posix().endswith(f"/{name}")), None)
+    if name is None:
+        return ""
+    return (f"it is one of upstream's: `eau-jax data {shlex.quote(str(path.parents[name.count('/')]))}` lists which of them "
+            "are missing there and where to get them")

@@ -18,22 +18,28 @@ from typing import Any, Mapping
 
 import numpy as np
 
+from eau_jax.core.knobs import nearest
 from eau_jax.core.part import Act, Env, Kind, TimeStep
 from eau_jax.core.types import StopReason, Task
 from eau_jax.envs import file, message
 from eau_jax.envs.ending import stop_code
 from eau_jax.envs.tau2.agent import REFUSAL
-from eau_jax.envs.tau2.data import Domain
+from eau_jax.envs.tau2.airline_tools import airline_tools
+from eau_jax.envs.tau2.call import Refused, checked
+from eau_jax.envs.tau2.domain import Domain
+from eau_jax.envs.tau2.episode import FEATURES, State
 from eau_jax.envs.tau2.evaluate import missing
 from eau_jax.envs.tau2.plan import plan
+from eau_jax.envs.tau2.retail_tools import retail_tools
 from eau_jax.envs.tau2.user import CALLED, Do, first_open
-from eau_jax.envs.tau2.world import FEATURES, State, world
+from eau_jax.envs.tau2.world import world
 
 BESIDE = "tau_*.json"
 LIST, HELP, BAD_SEARCH, FINISH = range(len(Do), len(Do) + 4)    # act codes besides those of `Do`
 SYSTEM = ("You are a customer service agent of {}. Write one of: [search] tools, to see your tools. [search] help. "
           "[action] and words to the user. [answer] and a tool call as JSON, {{\"name\": ..., \"arguments\": {{...}}}}. "
           "Learn who the user is and what they want, do it with the tools, and tell them.")
+_TOOLS = {"retail": retail_tools(), "airline": airline_tools()}
 _WHO = {"retail": "an online shop", "airline": "an airline"}
 _HELP = "Write [search] tools, [action] words to the user, or [answer] {\"name\": ..., \"arguments\": {...}}."
 _NAMED = re.compile(r"\s*(\w+)\s*:\s*(\{.*\})\s*", re.DOTALL)
@@ -72,9 +78,27 @@ def check(record: Mapping[str, Any]) -> None:
     if not isinstance(task, Mapping):
         raise ValueError(f"info.task: expected an object, found {file.shown(task)}")
     file.text_field(task, "instruction", "info.task.")
-    for place, action in enumerate(task.get("actions") or ()):
-        if not isinstance(action, Mapping) or not isinstance(action.get("kwargs"), Mapping):
-            raise ValueError(f"info.task.actions[{place}].kwargs: expected an object, found {file.shown(action)}")
+    if task.get("user_id") is not None and not isinstance(task["user_id"], str):
+        raise ValueError(f"info.task.user_id: expected a string, found {file.shown(task['user_id'])}")
+    outputs, actions = task.get("outputs") or [], task.get("actions") or []
+    if not isinstance(outputs, list) or not all(isinstance(each, str) and each for each in outputs):
+        raise ValueError(f"info.task.outputs: expected a list of strings, found {file.shown(outputs)}")
+    if not isinstance(actions, list):
+        raise ValueError(f"info.task.actions: expected a list, found {file.shown(actions)}")
+    for place, action in enumerate(actions):
+        _check_action(action, f"info.task.actions[{place}]", name.partition("-")[0])
+
+
+def _check_action(action: Any, where: str, domain: str) -> None:
+    if not isinstance(action, Mapping) or not isinstance(action.get("kwargs"), Mapping):
+        raise ValueError(f"{where}.kwargs: expected an object, found {file.shown(action)}")
+    tools, called = _TOOLS[domain], file.text_field(action, "name", f"{where}.")
+    if called not in tools:
+        raise ValueError(f"{where}.name: expected a tool of {domain}, found {file.shown(called)}{nearest(called, tools)}")
+    try:
+        checked(tools[called].parameters, action["kwargs"])
+    except Refused as refused:
+        raise ValueError(f"{where}.kwargs, of {called}: {refused}") from None
 
 
 def tau_gym(domains: Mapping[str, Domain]) -> Env:

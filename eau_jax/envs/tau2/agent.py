@@ -6,7 +6,7 @@ from typing import Any, Callable, Mapping
 import numpy as np
 
 from eau_jax.core.types import Task
-from eau_jax.envs.tau2.data import Domain
+from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.evaluate import missing
 from eau_jax.envs.tau2.message import CALL, CALL_END
 from eau_jax.envs.tau2.plan import EMAIL, NAME, USER, ZIP, Plan

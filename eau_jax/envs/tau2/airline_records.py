@@ -14,11 +14,11 @@ from flax import struct
 from eau_jax.core.types import Array
 from eau_jax.envs.tau2.airline_tools import BAG_FEE, INSURANCE_FEE, NEW_CERTIFICATES, NEW_RESERVATIONS, NOW, Args
 from eau_jax.envs.tau2.call import Refused, checked
-from eau_jax.envs.tau2.data import Domain
 from eau_jax.envs.tau2.database import NOTHING, Changed, Record, View, copied
+from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.arrays import WRITE
 from eau_jax.envs.tau2.slice import Memory, digest
-from eau_jax.envs.tau2.world import Row
+from eau_jax.envs.tau2.episode import Row
 
 OLD, NEW = 13, len(NEW_RESERVATIONS)         # reservations of a customer at the start; rows for new ones
 LEGS, PAYMENTS, BOOKINGS = 4, 6, 4           # flights and payments of a reservation; different bookings of a task

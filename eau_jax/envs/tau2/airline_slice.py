@@ -17,10 +17,10 @@ from eau_jax.envs.tau2.airline_records import (
     Records, Shared, Write, arrays, gold_bookings, output, packed, shared)
 from eau_jax.envs.tau2.airline_tools import BAG_FEE, Args
 from eau_jax.envs.tau2.arrays import WRITE
-from eau_jax.envs.tau2.data import Domain
 from eau_jax.envs.tau2.database import Changed
+from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.slice import Memory, Slice, sliced
-from eau_jax.envs.tau2.world import Knobs, Row
+from eau_jax.envs.tau2.episode import Knobs, Row
 
 
 class _Legs(NamedTuple):

@@ -16,7 +16,7 @@ from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs.ending import absorb, first, stop_code
 from eau_jax.envs.tau2.plan import DETAILS, FIRST, GOALS
 from eau_jax.envs.tau2.user import AGREED, CALLED, OPEN, REFUSED, SETTLED, Do, Say
-from eau_jax.envs.tau2.world import FEATURES, IDENTITY, Knobs
+from eau_jax.envs.tau2.episode import FEATURES, IDENTITY, Knobs
 
 OUTSIDE = 8              # `Act.code` of a write to a record outside the slice; mask: digest of all such records
 WRITE = 9                # first `Act.code` of a domain's own writes; the codes below are `tau2.user.Do`

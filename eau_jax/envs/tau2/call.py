@@ -16,7 +16,7 @@ LARGEST = 10**9          # a number in an argument beyond this is refused
 LONGEST = 500            # characters of an expression
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
               ast.FloorDiv: operator.floordiv, ast.UAdd: operator.pos, ast.USub: operator.neg}
-_TYPES = {"string": str, "array": list, "object": dict}
+_TYPES = {"string": str, "array": list, "object": dict, "boolean": bool}
 
 
 class Refused(Exception):
@@ -25,7 +25,7 @@ class Refused(Exception):
 
 class Tool(NamedTuple):
     name: str
-    kind: str                                        # "read", "write" or "generic" (neither)
+    kind: str                                        # "read", "write" or "generic"; of what only tasks call "set-up", "assertion"
     description: str
     parameters: Mapping[str, Any]                    # JSON schema of the arguments
     run: Callable[[View, Mapping[str, Any]], Any]    # checked arguments -> a text or a JSON value; raises Refused
@@ -56,22 +56,23 @@ def call(tools: Mapping[str, Tool], base: Base, changed: Changed, name: str, arg
 
 
 def checked(schema: Mapping[str, Any], value: Any, where: str = "arguments") -> Any:
-    """The value with whole floats as integers where the schema wants integers.
+    """The value with whole floats as integers where the schema wants integers. In place of an argument that may be left out,
+    null is no argument.
 
     Raises:
       Refused: names the place, what was expected and what was found.
     """
     kind = schema["type"]
     if kind in ("integer", "number"):
-        return _number(kind, value, where)
+        return _number(schema, value, where)
     if not isinstance(value, _TYPES[kind]):
-        raise Refused(f"{where}: expected {_article(kind)}, found {_short(value)}")
+        raise Refused(f"{where}: expected {_article(kind)}, found {short(value)}")
     if kind == "array":
         return [checked(schema["items"], item, f"{where}[{place}]") for place, item in enumerate(value)]
     if kind == "object":
-        return _object(schema, value, where)
+        return _object(schema, value, where) if "properties" in schema else value
     if "enum" in schema and value not in schema["enum"]:
-        raise Refused(f"{where}: expected one of {', '.join(schema['enum'])}, found {_short(value)}")
+        raise Refused(f"{where}: expected one of {', '.join(schema['enum'])}, found {short(value)}")
     return value
 
 
@@ -88,6 +89,11 @@ def text(description: str, *allowed: str) -> dict[str, Any]:
 def whole(description: str) -> dict[str, Any]:
     """The schema of an integer."""
     return {"type": "integer", "description": description}
+
+
+def truth(description: str) -> dict[str, Any]:
+    """The schema of true or false."""
+    return {"type": "boolean", "description": description}
 
 
 def several(items: Mapping[str, Any], description: str) -> dict[str, Any]:
@@ -133,11 +139,13 @@ def _arithmetic(node: ast.AST) -> float:
     raise ValueError("not arithmetic")
 
 
-def _number(kind: str, value: Any, where: str) -> Any:
+def _number(schema: Mapping[str, Any], value: Any, where: str) -> Any:
+    kind = schema["type"]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Refused(f"{where}: expected {_article(kind)}, found {_short(value)}")
-    if not -LARGEST <= value <= LARGEST:    # NaN fails both comparisons
-        raise Refused(f"{where}: expected a number from -{LARGEST} to {LARGEST}")
+        raise Refused(f"{where}: expected {_article(kind)}, found {short(value)}")
+    low, high = schema.get("minimum", -LARGEST), schema.get("maximum", LARGEST)
+    if not low <= value <= high:    # NaN fails both comparisons
+        raise Refused(f"{where}: expected a number from {low} to {high}")
     if kind == "integer" and value != int(value):
         raise Refused(f"{where}: expected a whole number, found {value}")
     return int(value) if kind == "integer" else float(value)
@@ -151,14 +159,16 @@ def _object(schema: Mapping[str, Any], value: Mapping[str, Any], where: str) -> 
     for name in value:
         if name not in fields:
             raise Refused(f"unexpected argument '{inside}{str(name)[:60]}'; allowed: {', '.join(fields)}")
-    return {name: checked(fields[name], item, inside + name) for name, item in value.items()}
+    return {name: checked(fields[name], item, inside + name) for name, item in value.items()
+            if item is not None or name in schema["required"]}
 
 
 def _article(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aio" else f"a {kind}"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as a message shows it."""
     try:
         shown = repr(value)
     except (RecursionError, ValueError):   # a number of more digits than may be printed

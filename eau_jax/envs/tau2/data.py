@@ -1,60 +1,56 @@
-"""Reads a domain folder of tau2-bench, as upstream ships it: db.json, tasks.json, split_tasks.json, policy.md.
+"""Reads a domain folder of tau2-bench, as upstream ships it: db.json, tasks.json, split_tasks.json, policy.md; of mock also
+user_db.json and policy_solo.md.
 
 A folder is parsed once per process; what comes back is shared and never written to. The data are MIT licensed and not
 part of this package: `envs.upstream_files` says which files are expected.
 """
 
+import collections
 import functools
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Collection, Mapping
 
 from eau_jax.core.types import Task
-from eau_jax.envs import file
+from eau_jax.envs import file, upstream_files
 from eau_jax.envs.tau2.airline_tools import airline_tools
-from eau_jax.envs.tau2.mock_tools import FUNCTIONS, mock_tools, mock_user_tools
-from eau_jax.envs.tau2.retail_tools import retail_tools
-from eau_jax.envs.tau2.call import Tool
 from eau_jax.envs.tau2.database import Base
+from eau_jax.envs.tau2.domain import USER_TABLES, Domain
+from eau_jax.envs.tau2.evaluate import start
+from eau_jax.envs.tau2.mock_tools import mock_functions, mock_tools, mock_user_tools
+from eau_jax.envs.tau2.retail_tools import retail_tools
+from eau_jax.envs.tau2.task_check import Known, check_criteria, check_initial_state, check_scenario
 
 DOMAINS = ("airline", "retail", "mock")
-TABLES = {"airline": ("flights", "users", "reservations"), "retail": ("products", "users", "orders"),
-          "mock": ("tasks", "users")}
-USER_TABLES = frozenset({"notifications"})    # those that belong to the user
+_FIELDS = {    # table -> fields that every record has, with their types; tools read these
+    "flights": {"flight_number": str, "origin": str, "destination": str, "dates": dict},
+    "reservations": {"reservation_id": str, "user_id": str, "origin": str, "destination": str, "flights": list,
+                     "passengers": list, "payment_history": list, "total_baggages": int, "nonfree_baggages": int,
+                     "cabin": str},
+    "products": {"name": str, "product_id": str, "variants": dict},
+    "orders": {"order_id": str, "user_id": str, "address": dict, "items": list, "status": str, "payment_history": list},
+    "tasks": {"task_id": str, "title": str, "status": str},
+    "notifications": {"notification_id": str, "message": str, "status": str}}
+_USERS = {"airline": {"user_id": str, "name": dict, "address": dict, "email": str, "payment_methods": dict,
+                      "reservations": list},
+          "retail": {"user_id": str, "name": dict, "address": dict, "email": str, "payment_methods": dict, "orders": list},
+          "mock": {"user_id": str, "name": str, "tasks": list}}
+_TABLES = {"airline": ("flights", "users", "reservations"), "retail": ("products", "users", "orders"),
+           "mock": ("tasks", "users")}
 _UNSET = {  # fields that the tools set later: they are null until then
     "orders": ("cancel_reason", "exchange_items", "exchange_new_items", "exchange_payment_method_id",
                "exchange_price_difference", "return_items", "return_payment_method_id"),
     "reservations": ("status",), "tasks": ("description",), "notifications": ("task_id",)}
-
-
-class Domain(NamedTuple):
-    name: str
-    policy: str
-    base: Base                                   # table -> key -> record
-    tasks: tuple[Task, ...]
-    splits: Mapping[str, tuple[str, ...]]        # split -> task ids
-    tools: Mapping[str, Tool]                    # the agent's
-    user_tools: Mapping[str, Tool]
-    functions: Mapping[str, Any]                 # what set-up and assertions may call besides tools
-    digests: Mapping[str, str]                   # file name -> SHA-256
-
-    def split(self, name: str) -> tuple[Task, ...]:
-        """The tasks of "train", "test" or "base".
-
-        Raises:
-          ValueError: for a split that the folder does not name.
-        """
-        if name not in self.splits:
-            raise ValueError(f"split {name!r}; allowed: {', '.join(self.splits)}")
-        return tuple(task for task in self.tasks if task.id in set(self.splits[name]))
+_TYPES = {str: "a string", int: "a number", list: "a list", dict: "an object"}
 
 
 def load(folder: str | Path) -> Domain:
     """The domain in a folder named airline, retail or mock.
 
     Raises:
-      TaskFileError: for a missing or corrupt file; it names file, place, field, what was expected and what was found.
+      TaskFileError: for a missing or corrupt file, and for a task that cannot be played and scored; it names file, place,
+        task, field, what was expected and what was found.
       ValueError: for another folder name.
     """
     path = Path(folder).resolve()
@@ -66,60 +62,93 @@ def load(folder: str | Path) -> Domain:
 @functools.lru_cache(maxsize=None)
 def _load(path: Path) -> Domain:
     name = path.name
-    base = _base(_json(path / "db.json"), TABLES[name], path / "db.json")
+    base = _base(path / "db.json", _TABLES[name], _FIELDS | {"users": _USERS[name]})
     if name == "mock":
-        base |= _base(_json(path / "user_db.json"), tuple(USER_TABLES), path / "user_db.json")
+        base |= _base(path / "user_db.json", tuple(USER_TABLES), _FIELDS)
+    domain = Domain(
+        name=name, policy=text(path / "policy.md"), policy_solo=text(path / "policy_solo.md") if name == "mock" else "",
+        base=base, tasks=(), splits={}, tools={"airline": airline_tools, "retail": retail_tools, "mock": mock_tools}[name](),
+        user_tools=mock_user_tools() if name == "mock" else {},
+        functions=mock_functions() if name == "mock" else {"assistant": {}, "user": {}}, digests={})
     tasks = tuple(Task(id=record["id"], env=f"tau2_{name}", data=record)
-                  for record in file.read(path / "tasks.json", check, "tasks.json"))
-    splits = {split: tuple(ids) for split, ids in _json(path / "split_tasks.json").items()}
-    unknown = {task for ids in splits.values() for task in ids} - {task.id for task in tasks}
-    if unknown:
-        raise file.TaskFileError(f"{path / 'split_tasks.json'}: expected ids of tasks in tasks.json, found "
-                                 f"{file.shown(min(unknown))}")
+                  for record in file.read(path / "tasks.json", lambda record: _named(record, domain), "tasks.json"))
     names = sorted(each.name for each in path.iterdir() if each.is_file())
-    return Domain(
-        name=name, policy=_read(path / "policy.md"), base=base, tasks=tasks, splits=splits,
-        tools={"airline": airline_tools, "retail": retail_tools, "mock": mock_tools}[name](),
-        user_tools=mock_user_tools() if name == "mock" else {}, functions=FUNCTIONS if name == "mock" else {},
-        digests={each: hashlib.sha256((path / each).read_bytes()).hexdigest() for each in names})
+    return domain._replace(tasks=tasks, splits=splits(path / "split_tasks.json", {task.id for task in tasks}),
+                           digests={each: hashlib.sha256((path / each).read_bytes()).hexdigest() for each in names})
 
 
-def check(record: Mapping[str, Any]) -> None:
-    """Raises ValueError("field: expected ..., found ...") unless `record` is a task that can be played and scored."""
-    file.text_field(record, "id")
-    scenario = record.get("user_scenario")
-    if not isinstance(scenario, Mapping) or not isinstance(scenario.get("instructions"), (str, Mapping)):
-        raise ValueError(f"user_scenario.instructions: expected a string or an object, found {file.shown(scenario)}")
-    criteria = record.get("evaluation_criteria")
-    if not isinstance(criteria, Mapping):
-        raise ValueError(f"evaluation_criteria: expected an object, found {file.shown(criteria)}")
-    for place, action in enumerate(criteria.get("actions") or ()):
-        where = f"evaluation_criteria.actions[{place}]"
-        if not isinstance(action, Mapping) or not isinstance(action.get("arguments"), Mapping):
-            raise ValueError(f"{where}.arguments: expected an object, found {file.shown(action)}")
-        file.text_field(action, "name", f"{where}.")
+def check(record: Mapping[str, Any], domain: Domain) -> None:
+    """Raises ValueError("field: expected ..., found ...") unless `record` is a task of the domain that can be played and
+    scored."""
+    known = Known(tools={"assistant": domain.tools, "user": domain.user_tools}, functions=domain.functions, tables={
+        "agent_data": tuple(table for table in domain.base if table not in USER_TABLES),
+        "user_data": tuple(table for table in domain.base if table in USER_TABLES)})
+    check_scenario(record)
+    check_initial_state(record, known)
+    check_criteria(record, known)
+    start(domain, Task(id=record.get("id", ""), env="", data=record))
 
 
-def _base(data: Any, tables: tuple[str, ...], path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def _named(record: Mapping[str, Any], domain: Domain) -> None:
+    try:
+        check(record, domain)
+    except ValueError as error:
+        raise ValueError(f"{error} (task {file.shown(record.get('id'))})") from None
+
+
+def splits(path: Path, known: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The splits that a file names: split -> ids, each once and among the `known` ones.
+
+    Raises:
+      TaskFileError: names the file, the split, what was expected and what was found.
+    """
+    found = _json(path)
+    if not isinstance(found, dict):
+        raise file.TaskFileError(f"{path}: expected an object of lists of task ids, found {file.shown(found)}")
+    for split, ids in found.items():
+        if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+            raise file.TaskFileError(f"{path}, split {split!r}: expected a list of task ids, found {file.shown(ids)}")
+        count = collections.Counter(ids)
+        wrong = [each for each in ids if each not in known or count[each] > 1]
+        if wrong:
+            raise file.TaskFileError(f"{path}, split {split!r}: expected ids of tasks in the task file, each once, found "
+                                     f"{wrong[0]!r}")
+    return {split: tuple(ids) for split, ids in found.items()}
+
+
+def text(path: Path) -> str:
+    """The text of one of upstream's files.
+
+    Raises:
+      TaskFileError: when it is missing, with the command that says where to get it.
+    """
+    if not path.is_file():
+        needs = "a tau2-bench domain folder has db.json, tasks.json, split_tasks.json and policy.md"
+        raise file.TaskFileError(f"{path}: no such file; {upstream_files.advice(path) or needs}")
+    return path.read_text(encoding="utf-8")
+
+
+def _base(path: Path, tables: tuple[str, ...], fields: Mapping[str, Mapping[str, type]]) -> Base:
+    data = _json(path)
     for table in tables:
         if not isinstance(data, dict) or not isinstance(data.get(table), dict):
             raise file.TaskFileError(f"{path}, field {table}: expected an object of records, found "
                                      f"{file.shown(data.get(table) if isinstance(data, dict) else data)}")
-        for record in data[table].values():
+        for key, record in data[table].items():
+            for field, kind in fields[table].items():
+                if not isinstance(record, dict) or not isinstance(record.get(field), kind):
+                    raise file.TaskFileError(
+                        f"{path}, field {table}.{key}.{field}: expected {_TYPES[kind]}, found "
+                        f"{file.shown(record.get(field) if isinstance(record, dict) else record)}")
             for field in _UNSET.get(table, ()):
                 record.setdefault(field, None)
     return {table: data[table] for table in tables}
 
 
-def _read(path: Path) -> str:
-    if not path.is_file():
-        raise file.TaskFileError(f"{path}: no such file; a tau2-bench domain folder has db.json, tasks.json, "
-                                 "split_tasks.json and policy.md")
-    return path.read_text(encoding="utf-8")
-
-
 def _json(path: Path) -> Any:
     try:
-        return json.loads(_read(path))
+        return json.loads(text(path))
     except json.JSONDecodeError as error:
         raise file.TaskFileError(f"{path}, line {error.lineno}: not JSON: {error}") from None
+    except UnicodeDecodeError as error:
+        raise file.TaskFileError(f"{path}, byte {error.start}: expected UTF-8 text") from None

@@ -16,8 +16,8 @@ from typing import Any, Callable, Container, Mapping, NamedTuple, Sequence
 
 from eau_jax.core.types import Task
 from eau_jax.envs.tau2.call import Refused, call, checked
-from eau_jax.envs.tau2.data import USER_TABLES, Domain
 from eau_jax.envs.tau2.database import NOTHING, Changed, View, merged, same
+from eau_jax.envs.tau2.domain import USER_TABLES, Domain
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
 Judge = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], Sequence[bool]]  # (transcript, statements) -> each true?
@@ -48,23 +48,29 @@ def start(domain: Domain, task: Task) -> Start:
     """The records after the task's set-up and its message history.
 
     Raises:
-      ValueError: for a set-up call that there is no function for.
+      ValueError: ("field: expected ..., found ...") for a set-up call that is declined.
     """
     initial = task.data.get("initial_state") or {}
     view = View(domain.base, NOTHING)
     data = initial.get("initialization_data") or {}
     for part in ("agent_data", "user_data"):
         merged(view, data.get(part) or {})
-    for action in initial.get("initialization_actions") or ():
-        _function(domain, task, action["func_name"])(view, action["arguments"])
+    for place, action in enumerate(initial.get("initialization_actions") or ()):
+        try:
+            _run(domain, view, action)
+        except Refused as refused:
+            raise ValueError(f"initial_state.initialization_actions[{place}]: expected a call that succeeds, found "
+                             f"{action['func_name']}: {refused}") from None
     changed, calls, said, talk = view.changed, [], [], []
     for message in initial.get("message_history") or ():
+        agents = message["role"] == "assistant"
         for each in message.get("tool_calls") or ():
-            calls.append((each["name"], each["arguments"]))
-            changed = call(domain.tools, domain.base, changed, each["name"], each["arguments"]).changed
+            calls += [(each["name"], each["arguments"])] if agents else []
+            changed = call(domain.tools if agents else domain.user_tools, domain.base, changed, each["name"],
+                           each["arguments"]).changed
         if message.get("content") and message["role"] in ("user", "assistant"):
             talk.append((message["role"], message["content"]))
-            said += [message["content"]] if message["role"] == "assistant" else []
+            said += [message["content"]] if agents else []
     return Start(changed, tuple(calls), tuple(said), tuple(talk))
 
 
@@ -115,7 +121,7 @@ def evaluate(domain: Domain, task: Task, wanted: Changed | None, final: Changed,
         elif name == "ACTION":
             met = all(any(_matches(action, *each) for each in calls) for action in criteria.get("actions") or ())
         elif name == "ENV_ASSERTION":
-            met = all(_holds(domain, task, each, final) for each in criteria.get("env_assertions") or ())
+            met = all(_holds(domain, each, final) for each in criteria.get("env_assertions") or ())
         else:
             statements = criteria.get("nl_assertions") or ()
             met = not statements or all(judge(transcript, statements))
@@ -131,7 +137,7 @@ def missing(criteria: Mapping[str, Any], said: Sequence[str]) -> tuple[str, ...]
 
 def equal_call(domain: Domain, action: Mapping[str, Any], name: str, arguments: Mapping[str, Any]) -> bool:
     """Whether a call is this gold action, whole floats taken as integers."""
-    if name != action["name"] or name not in domain.tools or arguments.keys() != action["arguments"].keys():
+    if name != action["name"] or name not in domain.tools:
         return False
     schema = domain.tools[name].parameters
     try:
@@ -155,13 +161,12 @@ def _matches(action: Mapping[str, Any], name: str, arguments: Mapping[str, Any])
     return name == action["name"] and given == {key: v for key, v in action["arguments"].items() if key in names}
 
 
-def _holds(domain: Domain, task: Task, assertion: Mapping[str, Any], final: Changed) -> bool:
-    function = _function(domain, task, assertion["func_name"])
-    return function(View(domain.base, final), assertion["arguments"]) == assertion.get("assert_value", True)
+def _holds(domain: Domain, assertion: Mapping[str, Any], final: Changed) -> bool:
+    return _run(domain, View(domain.base, final), assertion) == assertion.get("assert_value", True)
 
 
-def _function(domain: Domain, task: Task, name: str) -> Callable[..., Any]:
-    known = {**{tool.name: tool.run for tool in (*domain.tools.values(), *domain.user_tools.values())}, **domain.functions}
-    if name not in known:
-        raise ValueError(f"task {task.id!r}: no function {name!r} in {domain.name}; allowed: {', '.join(sorted(known))}")
-    return known[name]
+def _run(domain: Domain, view: View, call: Mapping[str, Any]) -> Any:
+    """What a function or tool returns that a task calls."""
+    tools = {"assistant": domain.tools, "user": domain.user_tools}[call["env_type"]]
+    tool = (tools | domain.functions[call["env_type"]])[call["func_name"]]
+    return tool.run(view, checked(tool.parameters, call["arguments"]))

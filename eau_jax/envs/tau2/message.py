@@ -3,6 +3,8 @@
     <tool_call>{"name": "get_order_details", "arguments": {"order_id": "#W1"}}</tool_call>
     Your order has been cancelled. Is there anything else?
 
+In solo mode there is nobody to talk to: every message is a tool call, and calling `done` ends the task.
+
 Thinking is dropped, and so is what follows a control token, so a forged role tag changes nothing (Barres et al. 2025,
 tau2-bench: a message is text or tool calls and is not empty).
 """
@@ -13,6 +15,8 @@ from typing import Any, Mapping, NamedTuple
 from eau_jax.envs.message import JSON_LIMIT, cut
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
+DONE = "done"             # solo mode's tool for the end
+ALONE = 'default = "ANSWER"\n'    # the rules of a user who is not there
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")  # what a user says to end the talk
 
 
@@ -43,6 +47,12 @@ def read(text: str) -> Call | Words | Broken:
     if before.strip() or CALL in after or cut(after):
         return Broken("A message is either words or one tool call, not both.")
     return _call(body)
+
+
+def read_solo(text: str) -> Call | Broken:
+    """The agent's message in solo mode."""
+    heard = read(text)
+    return Broken("There is nobody to talk to. Call one tool.") if isinstance(heard, Words) else heard
 
 
 def _call(body: str) -> Call | Broken:

@@ -5,7 +5,7 @@ Semantics and error texts follow tau2-bench 1.0.1 (Barres et al. 2025, MIT).
 
 from typing import Any, Mapping
 
-from eau_jax.envs.tau2.call import TRANSFER, Refused, Tool, parameters, text
+from eau_jax.envs.tau2.call import TRANSFER, Refused, Tool, parameters, text, whole
 from eau_jax.envs.tau2.database import Record, View
 
 Args = Mapping[str, Any]
@@ -67,7 +67,7 @@ def mock_user_tools() -> dict[str, Tool]:
     return {tool.name: tool for tool in tools}
 
 
-# What a task's set-up and assertions call besides tools: name -> function of (view, arguments).
+# What a task's set-up and assertions call besides tools.
 
 def add_notification(view: View, args: Args) -> None:
     view.put("notifications", args["notification_id"],
@@ -90,5 +90,18 @@ def assert_notification_status(view: View, args: Args) -> bool:
     return notification is not None and notification["status"] == args["expected_status"]
 
 
-FUNCTIONS = {function.__name__: function for function in (
-    add_notification, assert_number_of_tasks, assert_task_status, assert_notification_status)}
+def mock_functions() -> dict[str, dict[str, Tool]]:
+    """Those of the agent's side and of the user's, by name."""
+    agents = (
+        Tool("assert_number_of_tasks", "assertion", "A user has so many tasks.",
+             parameters(user_id=text("whose"), expected_number=whole("how many")), assert_number_of_tasks),
+        Tool("assert_task_status", "assertion", "A task has this status.",
+             parameters(task_id=text("id of the task"), expected_status=_STATUS), assert_task_status))
+    users = (
+        Tool("add_notification", "set-up", "A notification arrives.",
+             parameters(optional=("task_id",), notification_id=text("id of the notification"), message=text("what it says"),
+                        task_id=text("the task that it is about")), add_notification),
+        Tool("assert_notification_status", "assertion", "A notification has this status.",
+             parameters(notification_id=text("id of the notification"), expected_status=text("status", "unread", "read")),
+             assert_notification_status))
+    return {"assistant": {tool.name: tool for tool in agents}, "user": {tool.name: tool for tool in users}}

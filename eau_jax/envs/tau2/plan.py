@@ -11,8 +11,9 @@ import re
 from typing import Any, Mapping, NamedTuple
 
 from eau_jax.core.types import Task
-from eau_jax.envs.tau2.data import Domain
 from eau_jax.envs.tau2.database import Record
+from eau_jax.envs.tau2.domain import Domain
+from eau_jax.envs.tau2.wording import DETAILS_OF, KINDS, in_first_person, listed, method, payments, sentences
 
 NAME, ZIP, EMAIL, USER, FIRST = range(5)
 RECORD, DETAILS, PAYMENT = range(3)
@@ -24,18 +25,6 @@ _TOKENS = {"record": re.compile(r"#W\d{7}|\b[A-Z0-9]{6}\b|\btask_\d+\b"), "item"
            "flight": re.compile(r"\bHAT\d{3}\b")}
 _RECORD_OF = {"orders": "order_id", "reservations": "reservation_id", "tasks": "task_id"}
 _ASKS = re.compile(r"\b(know|tell|how much|how many|total|tracking|sum|price|cost|saved|compliment)\b", re.IGNORECASE)
-_KIND = {
-    "cancel_pending_order": "cancel an order", "exchange_delivered_order_items": "exchange something I received",
-    "modify_pending_order_address": "change where an order is sent",
-    "modify_pending_order_items": "change items of an order",
-    "modify_pending_order_payment": "change how an order is paid", "modify_user_address": "change my default address",
-    "return_delivered_order_items": "return something I received", "book_reservation": "book a flight",
-    "cancel_reservation": "cancel a reservation", "update_reservation_flights": "change a reservation",
-    "update_reservation_passengers": "change the passengers of a reservation",
-    "update_reservation_baggages": "change the bags of a reservation", "send_certificate": "be compensated for the trouble",
-    "create_task": "create a task", "update_task_status": "change the status of a task"}
-
-
 class Goal(NamedTuple):
     tool: str                            # the write that is wanted; "" where none is
     arguments: Mapping[str, Any]
@@ -131,9 +120,8 @@ def _goals(domain: Domain, task: Task, text: str) -> tuple[Goal, ...]:
     goals = [_wanted(domain, action["name"], action["arguments"], text) for action in writes[:GOALS - 1]]
     if not goals:
         return (_refused(domain, task, text),)
-    sentences = _sentences(text)
     if criteria.get("communicate_info"):
-        asked = [sentence for sentence in sentences if _ASKS.search(sentence)] or ["You want to know the details."]
+        asked = [sentence for sentence in sentences(text) if _ASKS.search(sentence)] or ["You want to know the details."]
         question = f"I also have a question. {_spoken(domain, ' '.join(asked[:2]))}"
         goals.append(Goal("", {}, question, ("", "", ""), ((), (), ()), {}))
     return tuple(goals)
@@ -142,10 +130,10 @@ def _goals(domain: Domain, task: Task, text: str) -> tuple[Goal, ...]:
 def _refused(domain: Domain, task: Task, text: str) -> Goal:
     """What a user wants who is to be refused."""
     brief = task.data["user_scenario"]["instructions"]
-    reason = _sentences(brief if isinstance(brief, str) else brief["reason_for_call"])
+    reason = sentences(brief if isinstance(brief, str) else brief["reason_for_call"]) or ["I need help."]
     numbers = sorted(tokens(domain, text)["record"])
     details = _spoken(domain, " ".join(reason[1:]))
-    return Goal("", {}, _spoken(domain, reason[0]), (f"It is {' and '.join(numbers)}." if numbers else "", details, ""),
+    return Goal("", {}, _spoken(domain, reason[0]), (f"It is {listed(numbers)}." if numbers else "", details, ""),
                 (tuple(numbers), (), ()), {})
 
 
@@ -155,150 +143,18 @@ def _wanted(domain: Domain, tool: str, args: Mapping[str, Any], text: str) -> Go
     record = domain.base[table].get(key, {}) if table else {}
     number = f"It is {key}." if key and key in text else ""
     user = domain.base["users"].get(args.get("user_id") or record.get("user_id"), {})
-    details, hard = _DETAILS[tool](domain, args, record)
-    cards = [_method(user, name) for name in _payments(args)]
-    payment = f"Use {' and '.join(name for name, _ in cards)}." if cards else ""
+    details, hard = DETAILS_OF[tool](domain, args, record)
+    cards = [method(user, name) for name in payments(args)]
+    payment = f"Use {listed([name for name, _ in cards])}." if cards else ""
     allowed = tokens(domain, repr(args))
     own = tokens(domain, repr([record.get("items"), record.get("flights")]))
     right = {"payment": allowed["payment"], "record": allowed["record"], "item": allowed["item"] | own["item"],
              "flight": allowed["flight"] | own["flight"]}
-    return Goal(tool, args, f"I would like to {_KIND[tool]}.", (number, details, payment),
+    return Goal(tool, args, f"I would like to {KINDS[tool]}.", (number, details, payment),
                 ((key,) if number else (), hard, tuple(digits for _, digits in cards if digits)),
                 {name: ids for name, ids in right.items() if ids})
 
 
-def _payments(args: Mapping[str, Any]) -> list[str]:
-    several = [payment["payment_id"] for payment in args.get("payment_methods", ())]
-    return several or [args[name] for name in ("payment_method_id", "payment_id") if name in args]
-
-
-def _method(user: Record, key: str) -> tuple[str, str]:
-    """A payment method in words, and the digits in it."""
-    method = user.get("payment_methods", {}).get(key, {"source": key.rpartition("_")[0]})
-    if method["source"] == "credit_card" and "last_four" in method:
-        return f"the credit card ending in {method['last_four']}", method["last_four"]
-    amount = method.get("amount", method.get("balance"))
-    name = {"paypal": "PayPal", "gift_card": "the gift card"}.get(method["source"], f"the {method['source']}")
-    return (f"{name} worth {amount:g} dollars", "") if amount is not None else (name, "")
-
-
-def _items(record: Record, wanted: list[str]) -> list[Record]:
-    """The order's items with these ids, one for each, as far as they are there."""
-    left, found = list(record.get("items", ())), []
-    for item_id in wanted:
-        item = next((item for item in left if item["item_id"] == item_id), None)
-        if item is not None:
-            left.remove(item)
-        found.append(item or {"name": f"item {item_id}", "options": {}, "product_id": ""})
-    return found
-
-
-def _called(item: Record) -> str:
-    options = ", ".join(str(value) for value in item["options"].values())
-    return f"{item['name']} ({options})" if options else item["name"]
-
-
-def _swap(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    lines = []
-    for item, new_id in zip(_items(record, args["item_ids"]), args["new_item_ids"]):
-        new = domain.base["products"].get(item["product_id"], {"variants": {}})["variants"].get(new_id, {"options": {}})
-        changes = [f"{name} {value}" for name, value in new["options"].items() if item["options"].get(name) != value]
-        lines.append(f"Instead of the {_called(item)} I want one with {', '.join(changes) or 'the same options'}.")
-    return " ".join(lines), ()
-
-
-def _returned(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    return f"I want to return the {' and the '.join(map(_called, _items(record, args['item_ids'])))}.", ()
-
-
-def _cancelled(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    return f"It is the order with the {_contents(record)}. The reason is: {args['reason']}.", ()
-
-
-def _address(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    place = ", ".join(args[name] for name in ("address1", "address2", "city", "state", "zip", "country") if args[name])
-    which = f"It is the order with the {_contents(record)}. " if record else ""
-    return f"{which}The new address is {place}.", (args["address1"], args["zip"])
-
-
-def _paid(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    return f"It is the order with the {_contents(record)}.", ()
-
-
-def _contents(record: Record) -> str:
-    return " and the ".join(item["name"] for item in record.get("items", ())) or "items"
-
-
-def _trip(record: Record) -> str:
-    days = " and ".join(sorted({flight["date"] for flight in record.get("flights", ())}))
-    return f"the trip from {record.get('origin')} to {record.get('destination')} on {days}"
-
-
-def _cancelled_trip(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    return f"It is {_trip(record)}.", ()
-
-
-def _flights(args: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    flights = " and ".join(f"{flight['flight_number']} on {flight['date']}" for flight in args["flights"])
-    numbers = tuple(flight["flight_number"] for flight in args["flights"])
-    return f"{args['cabin'].replace('_', ' ')}, flights {flights}", numbers
-
-
-def _reflown(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    wanted, numbers = _flights(args)
-    return f"It is {_trip(record)}. I want {wanted}.", numbers
-
-
-def _people(args: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    people = [f"{person['first_name']} {person['last_name']}, born {person['dob']}" for person in args["passengers"]]
-    return f"{' and '.join(people)}", tuple(person["dob"] for person in args["passengers"])
-
-
-def _travellers(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    people, births = _people(args)
-    return f"It is {_trip(record)}. The passengers are {people}.", births
-
-
-def _bags(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    return (f"It is {_trip(record)}. I want {args['total_baggages']} bags in all, {args['nonfree_baggages']} of them paid.",
-            ())
-
-
-def _booked(domain: Domain, args: Mapping[str, Any], record: Record) -> tuple[str, tuple[str, ...]]:
-    flights, numbers = _flights(args)
-    people, births = _people(args)
-    amounts = " and ".join(f"{payment['amount']}" for payment in args["payment_methods"])
-    return (f"{args['flight_type'].replace('_', ' ')} from {args['origin']} to {args['destination']}, {flights}. The "
-            f"passengers are {people}. {args['total_baggages']} bags, {args['nonfree_baggages']} of them paid. Insurance: "
-            f"{args['insurance']}. I pay {amounts} dollars.", numbers + births)
-
-
-_DETAILS = {
-    "exchange_delivered_order_items": _swap, "modify_pending_order_items": _swap, "return_delivered_order_items": _returned,
-    "cancel_pending_order": _cancelled, "modify_pending_order_address": _address, "modify_user_address": _address,
-    "modify_pending_order_payment": _paid, "cancel_reservation": _cancelled_trip, "update_reservation_flights": _reflown,
-    "update_reservation_passengers": _travellers, "update_reservation_baggages": _bags, "book_reservation": _booked,
-    "send_certificate": lambda domain, args, record: (f"I think {args['amount']} dollars would be fair.", ()),
-    "create_task": lambda domain, args, record: (f"The title is '{args['title']}'.", (args["title"],)),
-    "update_task_status": lambda domain, args, record: (f"The new status is {args['status']}.", ()),
-}
-
-
-def _sentences(text: str) -> list[str]:
-    return [sentence.strip() for sentence in re.split(r"(?<=[.!?])\s+|\n+", text) if re.search(r"\w", sentence)] or ["Help."]
-
-
-_PERSON = ((r"\byou are\b", "I am"), (r"\byou were\b", "I was"), (r"\byou're\b", "I'm"), (r"\byou've\b", "I've"),
-           (r"\byou'd\b", "I'd"), (r"\byourself\b", "myself"), (r"\byours\b", "mine"), (r"\byour\b", "my"),
-           (r"\b(to|for|with|of|tells?|told|gives?|offers?|lets?|asks?) you\b(?! )", r"\1 me"), (r"\byou\b", "I"))
-
-
 def _spoken(domain: Domain, text: str) -> str:
     """Instructions in the first person, without the numbers that a user tells only when asked."""
-    for pattern, word in _PERSON:
-        text = re.sub(pattern, word, text, flags=re.IGNORECASE)
-    numbers = sorted(frozenset().union(*tokens(domain, text).values()), key=len, reverse=True)
-    for pattern in (*map(re.escape, numbers), r"\S+@\S+\.\w+|\b[a-z]+_[a-z]+_\d+\b|\b\d{5}\b"):
-        text = re.sub(pattern, "", text)
-    text = re.sub(r"\((\s|,|and\b|or\b)*\)", "", text)
-    return re.sub(r"\s+([.,;)])", r"\1", re.sub(r"\s+", " ", text)).strip()
+    return in_first_person(text, sorted(frozenset().union(*tokens(domain, text).values()), key=len, reverse=True))

@@ -17,10 +17,10 @@ from eau_jax.core.part import Act, Env
 from eau_jax.core.types import Array
 from eau_jax.envs.tau2.retail_tools import ADDRESS, REASONS, Args
 from eau_jax.envs.tau2.arrays import WRITE
-from eau_jax.envs.tau2.data import Domain
 from eau_jax.envs.tau2.database import NOTHING, Changed, Record, View, copied
+from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.slice import Memory, Slice, digest, sliced
-from eau_jax.envs.tau2.world import Knobs, Row
+from eau_jax.envs.tau2.episode import Knobs, Row
 
 ORDERS, ITEMS, METHODS, VARIANTS = 9, 5, 4, 20    # of a customer, an order, a customer, a product
 NONE = -1

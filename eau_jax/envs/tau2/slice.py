@@ -28,11 +28,12 @@ from eau_jax.envs import message
 from eau_jax.envs.tau2.arrays import (FAILED, HANDOVER, MATCH, OUTSIDE, SAID, STRINGS, WRITE, State, Table, observe, reset,
                                       score, step)
 from eau_jax.envs.tau2.call import Refused, call, checked
-from eau_jax.envs.tau2.data import Domain
 from eau_jax.envs.tau2.database import NOTHING, Changed
+from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.evaluate import basis, equal_call, missing
 from eau_jax.envs.tau2.user import SETTLED, Do, Say, words
-from eau_jax.envs.tau2.world import Knobs, Row, world
+from eau_jax.envs.tau2.episode import Knobs, Row
+from eau_jax.envs.tau2.world import world
 
 UNTOUCHED = (NOTHING, "")
 

@@ -10,7 +10,7 @@ import enum
 import re
 from typing import Sequence
 
-from eau_jax.envs.tau2.data import Domain
+from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.plan import (DETAILS, EMAIL, FIRST, NAME, NOUNS, PART_NOUNS, PAYMENT, RECORD, USER, ZIP, Plan, tokens)
 
 

@@ -2,304 +2,152 @@
 
     env = world(load("data/tau2/retail"));  tasks = load("data/tau2/retail").split("train")
 
-`reset` and `step` are plain Python over an immutable state whose database is a few changed records (`tau2.database`). A
-tool call is answered by its output, words by the user. Only an episode that the user ends with ###STOP### or
-###TRANSFER### is scored (`tau2.evaluate`); every other ending is worth 0. Upstream counts deliveries, about two for each
-agent message, and stops at 100 of them and at 10 tool errors.
+`reset` and `step` are plain Python over an immutable state (`tau2.episode`). A tool call is answered by its output, words by
+the user. Only an episode that the user ends with ###STOP### or ###TRANSFER### is scored (`tau2.evaluate`); every other
+ending is worth 0. Upstream counts deliveries, about two for each agent message, and stops at 100 of them and at 10 tool
+errors. `tau2.solo` is the same without a user.
+
+The system text is the policy and the schemas of all tools, as upstream's: about 4000 tokens of a large model's tokenizer for
+airline and retail. A model whose context is small can be trained with a `system` text of your own; what it is scored on with
+that is not the benchmark.
 """
 
 import dataclasses
+import functools
 import json
 from importlib import resources
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Callable, Mapping
 
 import numpy as np
-from flax import struct
 
-from eau_jax.core.knobs import knob
 from eau_jax.core.part import Act, Env, Kind, Reply, TimeStep
 from eau_jax.core.types import StopReason, Task
 from eau_jax.envs import message
 from eau_jax.envs.tau2 import message as tau2_message
-from eau_jax.envs.ending import stop_code
-from eau_jax.envs.tau2.retail_tools import retail_tools
 from eau_jax.envs.tau2.agent import agents
-from eau_jax.envs.tau2.call import call
-from eau_jax.envs.tau2.data import Domain
-from eau_jax.envs.tau2.database import Changed
-from eau_jax.envs.tau2.evaluate import Judge, Outcome, Start, equal_call, evaluate, gold, start
-from eau_jax.envs.tau2.plan import DETAILS, FIRST, Plan, plan
-from eau_jax.envs.tau2.user import (AGREED, CALLED, OPEN, REFUSED, SETTLED, Do, Say, first_open, goal_mask, read, secrets,
-                                    values, words)
+from eau_jax.envs.tau2.call import Tool, call
+from eau_jax.envs.tau2.data import check
+from eau_jax.envs.tau2.domain import Domain
+from eau_jax.envs.tau2.episode import (
+    FEATURES, Knobs, Row, State, answered, begun, called, ended, malformed, observe, time_step)
+from eau_jax.envs.tau2.evaluate import Judge, gold, start
+from eau_jax.envs.tau2.plan import plan
+from eau_jax.envs.tau2.retail_tools import retail_tools
+from eau_jax.envs.tau2.user import OPEN, Do, Say, first_open, read, secrets, values, words
 
-FEATURES = (
-    "call", "ask", "propose", "refuse", "next", "transfer", "other", "malformed",  # 1: what the message is
-    "asked",       # facts asked for
-    "fresh",       # facts asked for that the user knows and has not told
-    "fit",         # of a proposal: 1 fits the goal, 0 names nothing, -1 something is wrong
-    "strict",      # env.confirm_strict
-    "turn",        # number of this message, from 1
-    "open",        # goals that are neither settled nor refused
-    "agreed",      # 1: the user has agreed to the current goal's proposal
-    "called",      # 1: the current goal's write has been made
-    "insisted",    # times the user has insisted on the current goal
-    "errors",      # failed tool calls before this message
-    "invalid",     # unreadable messages so far, this one included
-    "patience",    # env.patience less the useless messages before this one
-)
 SYSTEM = ("You are a customer service agent. Follow the policy. In each turn either write to the user or make one tool "
           "call, never both. A tool call is\n<tool_call>{\"name\": ..., \"arguments\": {...}}</tool_call>")
-IDENTITY = 0b1111    # the slots of the person's own facts
+Rows = Callable[[Task], Row]
+Tools = Mapping[str, Tool]
 
 
-@struct.dataclass
-class Knobs:
-    """Rewards and limits are upstream's."""
+def world(domain: Domain, judge: Judge | None = None, system: str | None = None) -> Env:
+    """The environment of a domain.
 
-    max_turns: int = knob(50, 1, 200, "agent messages after which the task ends")
-    max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
-    error_limit: int = knob(10, 1, 64, "failed tool calls after which the task ends as TOOL_ERROR")
-    patience: int = knob(8, 1, 64, "useless messages the user bears; the default rules leave when none is left")
-    insist_n: int = knob(1, 0, 8, "times the user does not take no for an answer, for each goal")
-    reveal_goals: int = knob(0, 0, 1, "1: asked for details, the user tells those of every goal at once")
-    confirm_strict: int = knob(0, 0, 1, "1: the default rules agree to no proposal that names nothing")
-    correct_on_mismatch: int = knob(1, 0, 1, "0: a wrong proposal is answered by a bare no")
-    volunteer_id: int = knob(0, 0, 1, "1: the first reply tells who the user is, unasked")
-    basis_db: int = knob(1, 0, 1, "0: the final records do not count", reward=True)
-    basis_communicate: int = knob(1, 0, 1, "0: what the agent has to say does not count", reward=True)
-    partial_credit: float = knob(0.0, 0.0, 1.0, "reward for the share of goals called, where the task is not solved",
-                                 reward=True)
-    last_item_wins: int = knob(0, 0, 1, "1: modified items all get the last one's price and options, as upstream")
-
-
-class Row(NamedTuple):
-    """A task, made ready once."""
-
-    task: Task
-    plan: Plan
-    start: Start
-    gold: tuple[Changed | None, Changed | None]    # by knob last_item_wins
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-    task: int                        # row of the table
-    turn: int                        # messages so far
-    done: bool
-    stop: int                        # as in TimeStep
-    changed: Changed                 # records that differ from the domain's
-    told: int                        # mask of the slots told so far
-    tells: int                       # mask of the slots that the last reply tells
-    status: tuple[int, ...]          # of each goal
-    insisted: int = 0                # on the current goal
-    invalid: int = 0
-    errors: int = 0
-    useless: int = 0
-    transferred: bool = False
-    calls: tuple[tuple[str, Mapping[str, Any]], ...] = ()    # those that succeeded or failed, in order
-    said: tuple[str, ...] = ()                               # the agent's words
-    talk: tuple[Mapping[str, str], ...] = ()                 # everything, for a judge of statements
-    output: str = ""                                         # of the last tool call, or why the message was refused
-    outcome: Outcome | None = None                           # once the user has ended the talk
-
-
-def world(domain: Domain, judge: Judge | None = None) -> Env:
-    """The environment of a domain. `judge` decides NL_ASSERTION; without one the basis is as `tau2.evaluate` says."""
+    Args:
+      judge: decides NL_ASSERTION; None: the basis is as `tau2.evaluate` says.
+      system: the whole system text; None: how to write, the policy, and every tool's schema.
+    """
     tools = (domain.tools, retail_tools(last_item_wins=True) if domain.name == "retail" else domain.tools)
-    rows: dict[str, Row] = {}
-    catalogue = "\n".join(json.dumps(tool.schema) for tool in domain.tools.values())
-    system = f"{SYSTEM}\n\n# Policy\n{domain.policy.strip()}\n\n# Tools\n{catalogue}"
-
-    def row(task: Task) -> Row:
-        if task.id not in rows or rows[task.id].task.data is not task.data:
-            begin = start(domain, task)
-            wanted = tuple(gold(domain._replace(tools=each), task, begin) for each in tools)
-            rows[task.id] = Row(task, plan(domain, task), begin, wanted)
-        return rows[task.id]
-
-    def table(tasks: tuple[Task, ...]) -> tuple[Row, ...]:
-        return tuple(row(task) for task in tasks)
-
-    def reset(table: tuple[Row, ...], knobs: Knobs, index: int, key: Any) -> State:
-        begin = table[int(index)].start
-        return State(task=int(index), turn=0, done=False, stop=0, changed=begin.changed, told=0, tells=0,
-                     status=(OPEN,) * len(table[int(index)].plan.goals), calls=begin.calls, said=begin.said,
-                     talk=tuple({"role": role, "content": text} for role, text in begin.talk))
-
-    def prompt(task: Task) -> tuple[str, str]:
-        earlier = "\n".join(f"({role}) {text}" for role, text in row(task).start.talk)
-        return system, f"{earlier}\n(user) {row(task).plan.opening}" if earlier else row(task).plan.opening
-
-    def parse(task: Task, text: str, state: State | None) -> Act:
-        heard, who = tau2_message.read(text), row(task).plan
-        if isinstance(heard, tau2_message.Broken):
-            return message.act(Kind.MALFORMED, Do.MALFORMED).replace(call=json.dumps(heard.why))
-        if isinstance(heard, tau2_message.Call):
-            return message.act(Kind.SEARCH, Do.CALL).replace(
-                call=json.dumps({"name": heard.name, "arguments": dict(heard.arguments)}))
-        status = (OPEN,) * len(who.goals) if state is None else state.status
-        code, mask, pair = read(domain, who, status, heard.text)
-        return message.act(Kind.ACTION, code, mask, pair).replace(call=json.dumps(heard.text))
-
-    def step(table: tuple[Row, ...], knobs: Knobs, state: State, act: Act, reply: Any, key: Any) -> tuple[State, TimeStep]:
-        if state.done:
-            return state, _time_step(dataclasses.replace(state, tells=0), Say.LEFT, 0.0)
-        here, code = table[state.task], Do(int(act.code))
-        state = dataclasses.replace(state, turn=state.turn + 1, tells=0)
-        if code is Do.CALL:
-            state, say = _called(domain, tools[int(knobs.last_item_wins)], here, state, json.loads(act.call)), Say.TOOL
-            end = StopReason.TOOL_ERROR if state.errors >= int(knobs.error_limit) else None
-        elif code is Do.MALFORMED:
-            state, say = dataclasses.replace(state, invalid=state.invalid + 1, useless=state.useless + 1,
-                                             output=json.loads(act.call or '"I cannot read that."')), Say.MALFORMED
-            end = StopReason.PARSE_ERROR if state.invalid >= int(knobs.max_invalid) else None
-        else:
-            state, say = _answered(here.plan, knobs, state, act, code, Reply(int(reply)))
-            end = {Say.STOP: StopReason.COMPLETED, Say.TRANSFERRED: StopReason.COMPLETED,
-                   Say.LEFT: StopReason.USER_LEFT}.get(say)
-        if end is None and state.turn >= int(knobs.max_turns):
-            end = StopReason.MAX_TURNS
-        state, reward = _ended(domain, here, knobs, state, end, judge) if end else (state, 0.0)
-        return state, _time_step(state, say, reward)
-
-    def render(task: Task, act: Act, time_step: TimeStep, state: State, seed: int) -> str:
-        say, who = Say(int(time_step.code)), row(task).plan
-        if say in (Say.TOOL, Say.MALFORMED):
-            return state.output
-        goal = int(act.values[0]) if say is Say.CORRECT else first_open(state.status)
-        return words(who, say, int(act.mask), int(time_step.disclosed), goal, seed)
-
-    def score(task: Task, state: State, total: float) -> float:
-        return state.outcome.reward if state.outcome else 0.0
-
+    row = rows(domain, tools)
     expert, novice = agents(domain, lambda task: row(task).plan)
+    system = system_text(SYSTEM, domain.policy, domain.tools) if system is None else system
+    prompt = lambda task: (system, opening(row(task)))
     return Env(
         name=f"tau2_{domain.name}", knobs=Knobs(), features=FEATURES,
         rules=resources.files("eau_jax.envs").joinpath("rules/tau2.toml").read_text(encoding="utf-8"),
-        table=table, reset=reset, observe=observe, step=step, prompt=prompt, parse=parse, render=render,
+        table=lambda tasks: tuple(map(row, tasks)),
+        reset=lambda table, knobs, index, key: begun(int(index), table[int(index)]),
+        observe=observe, step=functools.partial(_step, domain, tools, judge), prompt=prompt,
+        parse=functools.partial(_parse, domain, row), render=functools.partial(_render, row),
         disclosed=lambda task, mask, seed: values(row(task).plan, mask),
-        secrets=lambda task, mask, seed: secrets(row(task).plan, mask, prompt(task)[1]),
+        secrets=lambda task, mask, seed: secrets(row(task).plan, mask, opening(row(task))),
         score=score, metric=score, expert=expert, novice=novice, host=True)
 
 
-def observe(table: tuple[Row, ...], knobs: Knobs, state: State, act: Act) -> np.ndarray:
-    """The features that the rules read, in the order of FEATURES.  -> i32[F]"""
-    who, code, current = table[state.task].plan, int(act.code), first_open(state.status)
-    status = OPEN if current is None else state.status[current]
-    seen = dict(
-        call=code == Do.CALL, ask=code == Do.ASK, propose=code == Do.PROPOSE, refuse=code == Do.REFUSE, next=code == Do.NEXT,
-        transfer=code == Do.TRANSFER, other=code == Do.OTHER, malformed=code == Do.MALFORMED,
-        asked=int(act.mask).bit_count(), fresh=(int(act.mask) & who.known & ~state.told).bit_count(),
-        fit=int(act.values[1]), strict=int(knobs.confirm_strict), turn=state.turn + 1,
-        open=sum(each < SETTLED for each in state.status), agreed=status == AGREED, called=status == CALLED,
-        insisted=state.insisted, errors=state.errors, invalid=state.invalid + (code == Do.MALFORMED),
-        patience=int(knobs.patience) - state.useless)
-    return np.array([int(seen[name]) for name in FEATURES], np.int32)
+def rows(domain: Domain, tools: tuple[Tools, Tools]) -> Rows:
+    """task -> its row, made once. It raises ValueError for a task that cannot be played; it names the task and the field."""
+    made: dict[str, Row] = {}
+
+    def row(task: Task) -> Row:
+        if task.id not in made or made[task.id].task.data is not task.data:
+            try:
+                check(task.data, domain)
+            except ValueError as error:
+                raise ValueError(f"task {task.id!r}, field {error}") from None
+            begin = start(domain, task)
+            wanted = tuple(gold(domain._replace(tools=each), task, begin) for each in tools)
+            made[task.id] = Row(task, plan(domain, task), begin, wanted)
+        return made[task.id]
+
+    return row
 
 
-def _called(domain: Domain, tools: Mapping[str, Any], here: Row, state: State, request: Mapping[str, Any]) -> State:
-    """After a tool call. The goal whose write it is counts as called, also where the tool declined it."""
-    name, arguments = request["name"], request["arguments"]
-    result = call(tools, domain.base, state.changed, name, arguments)
-    status = list(state.status)
-    for place, goal in enumerate(here.plan.goals):
-        wanted = {"name": goal.tool, "arguments": goal.arguments}
-        if goal.tool and status[place] < CALLED and equal_call(domain, wanted, name, arguments):
-            status[place] = CALLED
-            break
-    heard = ({"role": "assistant", "content": json.dumps(request)}, {"role": "tool", "content": result.text})
-    return dataclasses.replace(
-        state, changed=result.changed, output=result.text, errors=state.errors + result.error, status=tuple(status),
-        transferred=state.transferred or name == "transfer_to_human_agents" and not result.error,
-        calls=(*state.calls, (name, arguments)), talk=(*state.talk, *heard))
+def system_text(how: str, policy: str, tools: Tools) -> str:
+    """How to write, the policy, and every tool's schema."""
+    catalogue = "\n".join(json.dumps(tool.schema) for tool in tools.values())
+    return f"{how}\n\n# Policy\n{policy.strip()}\n\n# Tools\n{catalogue}"
 
 
-def _answered(who: Plan, knobs: Knobs, state: State, act: Act, code: Do, reply: Reply) -> tuple[State, Say]:
-    """After words to the user."""
-    text, current = json.loads(act.call or '""'), first_open(state.status)
-    say, told, status, insisted = _decided(who, knobs, state, act, code, reply)
-    if int(knobs.volunteer_id) and state.told & IDENTITY == 0 and say in (Say.GIVE, Say.YES, Say.CORRECT, Say.CHANGE):
-        told |= who.known & IDENTITY
-    fresh = told & ~state.told
-    useless = not fresh and (say in (Say.GIVE, Say.CORRECT, Say.NO, Say.UNCLEAR, Say.WITHHELD, Say.GO_ON))
-    goal = int(act.values[0]) if say is Say.CORRECT else first_open(status)
-    answer = words(who, say, int(act.mask), told, goal, 0)
-    return dataclasses.replace(
-        state, told=state.told | told, tells=told, status=status, insisted=insisted if first_open(status) == current else 0,
-        useless=state.useless + useless, said=(*state.said, text),
-        talk=(*state.talk, {"role": "assistant", "content": text}, {"role": "user", "content": answer})), say
+def opening(here: Row) -> str:
+    """The user's first message, after the words of the task's message history."""
+    return "\n".join([*(f"({role}) {text}" for role, text in here.start.talk),
+                      f"(user) {here.plan.opening}" if here.start.talk else here.plan.opening])
 
 
-def _decided(who: Plan, knobs: Knobs, state: State, act: Act, code: Do,
-             reply: Reply) -> tuple[Say, int, tuple[int, ...], int]:
-    """(what the user says, slots told, status of the goals, times insisted)."""
-    status, current, insisted = list(state.status), first_open(state.status), state.insisted
-    hold = tuple(status)
-    if reply is Reply.LEAVE:
-        return Say.LEFT, 0, hold, insisted
-    if code is Do.TRANSFER:
-        return Say.TRANSFERRED, 0, hold, insisted
-    if reply is Reply.WITHHOLD:
-        return Say.WITHHELD, 0, hold, insisted
-    if reply is Reply.CLARIFY:
-        return Say.UNCLEAR, 0, hold, insisted
-    if reply is Reply.VOLUNTEER:
-        left = who.known & ~state.told & (IDENTITY | (goal_mask(current) if current is not None else 0))
-        return Say.VOLUNTEER, left & -left, hold, insisted
-    if code is Do.ASK:
-        asked = int(act.mask)
-        if int(knobs.reveal_goals) and current is not None and asked >> (FIRST + 3 * current + DETAILS) & 1:
-            asked |= sum(1 << (FIRST + 3 * place + DETAILS) for place in range(len(status)))
-        return Say.GIVE, asked & who.known, hold, insisted
-    if code is Do.PROPOSE and current is not None:
-        goal = min(max(int(act.values[0]), 0), len(status) - 1)
-        if act.values[1] < 0 and int(knobs.correct_on_mismatch):
-            return Say.CORRECT, goal_mask(goal) & who.known, hold, insisted
-        if act.values[1] < 0:
-            return Say.NO, 0, hold, insisted
-        status[goal] = max(status[goal], AGREED)
-        return Say.YES, 0, tuple(status), insisted
-    if current is None:
-        return Say.STOP, 0, hold, insisted
-    done = status[current] in (AGREED, CALLED) or not who.goals[current].tool
-    question = current > 0 and not who.goals[current].tool
-    if code is Do.NEXT and done or code is Do.OTHER and (status[current] == CALLED or question):
-        status = [SETTLED if each == CALLED else each for each in status]
-        status[current] = SETTLED
-    elif code is Do.OTHER:
-        return Say.GO_ON, 0, hold, insisted
-    elif insisted < int(knobs.insist_n):
-        return Say.INSIST, 0, hold, insisted + 1
+def score(task: Task, state: State, total: float) -> float:
+    """The reward by the task's whole basis, whatever the knobs pay."""
+    return state.outcome.reward if state.outcome else 0.0
+
+
+def _parse(domain: Domain, row: Rows, task: Task, text: str, state: State | None) -> Act:
+    heard, who = tau2_message.read(text), row(task).plan
+    if isinstance(heard, tau2_message.Words):
+        status = (OPEN,) * len(who.goals) if state is None else state.status
+        code, mask, pair = read(domain, who, status, heard.text)
+        return message.act(Kind.ACTION, code, mask, pair).replace(call=json.dumps(heard.text))
+    return as_act(heard)
+
+
+def as_act(heard: tau2_message.Call | tau2_message.Broken) -> Act:
+    """A tool call, or what is neither that nor words."""
+    if isinstance(heard, tau2_message.Broken):
+        return message.act(Kind.MALFORMED, Do.MALFORMED).replace(call=json.dumps(heard.why))
+    return message.act(Kind.SEARCH, Do.CALL).replace(
+        call=json.dumps({"name": heard.name, "arguments": dict(heard.arguments)}))
+
+
+def _step(domain: Domain, tools: tuple[Tools, Tools], judge: Judge | None, table: tuple[Row, ...], knobs: Knobs,
+          state: State, act: Act, reply: Any, key: Any) -> tuple[State, TimeStep]:
+    if state.done:
+        return state, time_step(dataclasses.replace(state, tells=0), Say.LEFT, 0.0)
+    here, code, last_wins = table[state.task], Do(int(act.code)), int(knobs.last_item_wins)
+    state = dataclasses.replace(state, turn=state.turn + 1, tells=0)
+    if code is Do.CALL:
+        state, say = called(domain, tools[last_wins], here, state, json.loads(act.call)), Say.TOOL
+        end = StopReason.TOOL_ERROR if state.errors >= int(knobs.error_limit) else None
+    elif code is Do.MALFORMED:
+        state, say = malformed(state, json.loads(act.call or '"I cannot read that."')), Say.MALFORMED
+        end = StopReason.PARSE_ERROR if state.invalid >= int(knobs.max_invalid) else None
     else:
-        status[current] = REFUSED
-    return (Say.STOP if first_open(status) is None else Say.CHANGE), 0, tuple(status), 0
+        state, say = answered(here.plan, knobs, state, act, code, Reply(int(reply)))
+        end = {Say.STOP: StopReason.COMPLETED, Say.TRANSFERRED: StopReason.COMPLETED,
+               Say.LEFT: StopReason.USER_LEFT}.get(say)
+    if end is None and state.turn >= int(knobs.max_turns):
+        end = StopReason.MAX_TURNS
+    if end is None:
+        return state, time_step(state, say, 0.0)
+    for notification in here.plan.dismisses if end is StopReason.COMPLETED else ():
+        dismissed = call(domain.user_tools, domain.base, state.changed, "dismiss_notification",
+                         {"notification_id": notification})
+        state = dataclasses.replace(state, changed=dismissed.changed)
+    state, reward = ended(domain, here, knobs, state, end, here.gold[last_wins], judge)
+    return state, time_step(state, say, reward)
 
 
-def _ended(domain: Domain, here: Row, knobs: Knobs, state: State, end: StopReason,
-           judge: Judge | None) -> tuple[State, float]:
-    """The last state, with its outcome where the user ended the talk, and the reward."""
-    state = dataclasses.replace(state, done=True, stop=stop_code(end))
-    if end is not StopReason.COMPLETED:
-        return state, 0.0
-    for notification in here.plan.dismisses:
-        result = call(domain.user_tools, domain.base, state.changed, "dismiss_notification",
-                      {"notification_id": notification})
-        state = dataclasses.replace(state, changed=result.changed)
-    off = {name for name, on in (("DB", knobs.basis_db), ("COMMUNICATE", knobs.basis_communicate)) if not int(on)}
-    outcome = evaluate(domain, here.task, here.gold[int(knobs.last_item_wins)], state.changed, state.calls, state.said,
-                       judge, state.talk, off)
-    partial = float(knobs.partial_credit) * _share(domain, here.plan, state)
-    return dataclasses.replace(state, outcome=outcome), max(outcome.reward, partial)
-
-
-def _share(domain: Domain, who: Plan, state: State) -> float:
-    """The share of the wanted writes that were called; 0 where none is wanted."""
-    wanted = [{"name": goal.tool, "arguments": goal.arguments} for goal in who.goals if goal.tool]
-    return sum(any(equal_call(domain, each, *made) for made in state.calls) for each in wanted) / max(len(wanted), 1)
-
-
-def _time_step(state: State, say: Say, reward: float) -> TimeStep:
-    solved = state.outcome is not None and state.outcome.reward == 1.0
-    return TimeStep(code=np.int32(say), disclosed=np.int32(state.tells), reward=np.float32(reward),
-                    discount=np.float32(not state.done), done=np.bool_(state.done), success=np.bool_(solved),
-                    stop=np.int32(state.stop), tool=np.bool_(say in (Say.TOOL, Say.MALFORMED)))
+def _render(row: Rows, task: Task, act: Act, step: TimeStep, state: State, seed: int) -> str:
+    say, who = Say(int(step.code)), row(task).plan
+    if say in (Say.TOOL, Say.MALFORMED):
+        return state.output
+    goal = int(act.values[0]) if say is Say.CORRECT else first_open(state.status)
+    return words(who, say, int(act.mask), int(step.disclosed), goal, seed)
