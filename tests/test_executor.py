@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,9 @@ HOSTILE = {
     "deep recursion": ("def f(x):\n    return f(x + 1)", Outcome.RECURSION),
     "os._exit": ("import os\ndef f(x):\n    os._exit(0)", Outcome.CRASHED),
     "abort": ("import os\ndef f(x):\n    os.abort()", Outcome.CRASHED),
-    "sys.exit": ("import sys\nsys.exit(0)", Outcome.RAISED),
+    "sys.exit": ("import sys\nsys.exit(0)", Outcome.CRASHED),
     "output flood": ("def f(x):\n    while True: print('x' * 1000)", Outcome.OUTPUT),
-    "huge result": ("def f(x):\n    return 'x' * 10**6", Outcome.OUTPUT),
+    "huge result": ("def f(x):\n    return 'x' * 10**6", Outcome.WRONG),
     "flood of every descriptor": ("import os\ndef f(x):\n    while True:\n        for fd in range(3, 16):\n"
                                   "            try: os.write(fd, b'x' * 65536)\n            except OSError: pass",
                                   Outcome.OUTPUT),
@@ -135,18 +136,18 @@ def test_a_list_that_holds_itself_is_no_value():
 IMPORTS = "import math\nfrom collections import Counter\ndef f(x):\n    return math.floor(x) + Counter('aab')['a']\n"
 HELPER = "def twice(x):\n    return 2 * x\ndef f(x):\n    return twice(x)\n"
 RECURSIVE = "def f(x):\n    return 1 if x < 2 else x * f(x - 1)\n"
-UPSTREAM = QUICK._replace(upstream_compatible=True)
+UPSTREAM = replace(QUICK, upstream_compatible=True)
 
 
 @pytest.mark.parametrize("python", _pythons())
 def test_trap_one_and_two_imports_helpers_and_recursion_on_every_python(python):
     """Upstream: NameError for each of them, and on 3.13 no definition is found at all."""
     for code in (IMPORTS, HELPER, RECURSIVE, DOUBLE):
-        assert judge(code, code, executor=QUICK._replace(python=python)).share == 1.0
-    upstream = UPSTREAM._replace(python=python)
+        assert judge(code, code, executor=replace(QUICK, python=python)).share == 1.0
+    upstream = replace(UPSTREAM, python=python)
     assert [judge(code, code, executor=upstream).share for code in (IMPORTS, HELPER, DOUBLE)] == [0.0, 0.0, 1.0]
     assert judge(RECURSIVE, RECURSIVE, executor=upstream).share == 0.5      # f(0) and f(1) do not recurse
-    assert judge(HOSTILE["socket"][0], executor=QUICK._replace(python=python)).outcome is Outcome.FORBIDDEN
+    assert judge(HOSTILE["socket"][0], executor=replace(QUICK, python=python)).outcome is Outcome.FORBIDDEN
 
 
 @pytest.mark.parametrize("text", [" " + DOUBLE, "\n\n" + DOUBLE, "   def f(x):\n       return x * 2",
@@ -161,7 +162,7 @@ def test_trap_three_upstream():
     assert judge(" " + DOUBLE, executor=UPSTREAM).outcome is Outcome.SYNTAX
     assert judge("\n" + DOUBLE, executor=UPSTREAM).share == 1.0
     assert judge(f"```python\n{DOUBLE}```", executor=UPSTREAM).share == 1.0
-    assert source("   ") == ""
+    assert source("   ") == ("", ())
 
 
 def test_trap_four_words_in_comments_and_none():
@@ -198,9 +199,9 @@ def test_the_standard_library_works():
 
 def test_what_cannot_start_is_an_infrastructure_error(tmp_path):
     with pytest.raises(InfraError, match="cannot start|did not come to run"):
-        judge(DOUBLE, executor=QUICK._replace(python=str(tmp_path / "none")))
+        judge(DOUBLE, executor=replace(QUICK, python=str(tmp_path / "none")))
     with pytest.raises(InfraError, match="did not come to run the submission"):
-        judge(DOUBLE, executor=QUICK._replace(python=shutil.which("true")))
+        judge(DOUBLE, executor=replace(QUICK, python=shutil.which("true")))
     with pytest.raises(ValueError, match="no calls"):
         judge(DOUBLE, calls=())
 
@@ -221,8 +222,8 @@ def test_root_gives_up_its_rights_where_the_library_stays_readable():
     old = "import sys; sys.exit(sys.version_info < (3, 11))"
     if not os.access(python, os.X_OK) or subprocess.run([python, "-c", old]).returncode:
         pytest.skip("no system Python 3.11")
-    assert judge("import os\ndef f(x):\n    return os.getuid()", "def f(x):\n    return 65534",
-                 executor=QUICK._replace(python=python)).share == 1.0
+    assert judge("import os\ndef f(x):\n    return os.getuid() >= 10**9", "def f(x):\n    return True",
+                 executor=replace(QUICK, python=python)).share == 1.0
 
 
 ESCAPE = """

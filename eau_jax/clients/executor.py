@@ -1,36 +1,32 @@
 """Runs Python that nobody has checked, and says what share of a task's calls agrees with the reference solution.
 
-Each run is a fresh interpreter (`executor_worker.py`) in a session of its own: limits on processor time, memory, file
-size and processes, no network where the machine lets us take it away (`unshare`), an audit hook that refuses files,
-processes and sockets, an unprivileged user where we are root and can become one, and a wall-clock limit after which the
-whole process group is killed. The reference runs in another process, so a submission cannot read it, and results are
-compared here as text. One process runs all calls of one submission; a call sees a fresh namespace.
+Each run is a process of its own (`executor_process.py`), locked in before it runs the submission (`executor_lock.py`):
+limits on processor time, memory, file size and threads; an audit hook that refuses files, processes and sockets; and what
+the machine offers of Landlock (nothing but the standard library is readable, nothing writable), seccomp (no new process,
+program, socket or signal), an empty network and, where we are root, a user of its own. `Executor.protections` says which
+are in force. A wall-clock limit ends what is left. The reference runs in another process, so a submission cannot read
+it, and results are compared here as text. One process runs all calls of one submission; a call sees a fresh namespace.
 
-This keeps mistakes and opportunism of a trained policy away from the host. It is no virtual machine: run strangers' code
-inside a container.
+It is no virtual machine. Without seccomp and Landlock (a warning says so) it keeps mistakes and opportunism of a trained
+policy away from the host, no more: run it inside a container then.
 """
 
 import dataclasses
 import enum
 import functools
 import json
-import os
 import re
-import selectors
 import signal
-import subprocess
 import sys
 import textwrap
-import time
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from eau_jax.core.types import InfraError
+from eau_jax.clients import executor_process as process
 
-WORKER = Path(__file__).with_name("executor_worker.py")
 CODE_LIMIT = 100_000       # characters of a submission
-_CALLED = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
-_FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+PACKAGES = ("numpy", "numpy.fft", "numpy.linalg", "numpy.ma", "numpy.polynomial", "numpy.random")
+_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)\Z")
+_PYTHON = re.compile(r"\W*(?:i?python[\d.]*|py[\d.]*)\b", re.IGNORECASE)
 
 
 class Outcome(enum.Enum):
@@ -38,14 +34,14 @@ class Outcome(enum.Enum):
 
     AGREES = "agrees"          # the same value as the reference's
     WRONG = "wrong"            # another value
-    RAISED = "raised"          # an exception, `sys.exit` included
+    RAISED = "raised"          # an exception
     SYNTAX = "syntax"          # it is not Python
     TIMEOUT = "timeout"        # too much processor or wall-clock time
     MEMORY = "memory"
     RECURSION = "recursion"
     OUTPUT = "output"          # it printed or returned too much
     FORBIDDEN = "forbidden"    # it tried to use files, processes, sockets or the interpreter's insides
-    CRASHED = "crashed"        # the process ended itself or was killed by a signal
+    CRASHED = "crashed"        # it ended the process (`sys.exit`, `os._exit`, a signal to itself) or brought it down
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +51,15 @@ class Limits:
     call_seconds: float = 1.0       # processor time of one call, as upstream's alarm
     cpu_seconds: int = 4            # processor time of all calls together
     wall_seconds: float = 10.0      # from the start of the process to its end
-    memory: int = 256 * 2**20       # bytes of address space
+    memory: int = 256 * 2**20       # bytes of address space beyond those of the interpreter
     output: int = 64 * 2**10        # characters printed in one call
     results: int = 2 * 2**20        # bytes of all results together
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, kinds = getattr(self, field.name), (int, float) if field.type is float else (int,)
+            if type(value) not in kinds or not 0 < value < 2**60:
+                raise ValueError(f"Limits.{field.name}: expected a positive {field.type.__name__}, found {value!r}")
 
 
 class Result(NamedTuple):
@@ -76,21 +78,43 @@ class Verdict(NamedTuple):
     calls: tuple[Outcome, ...]      # one for each call
 
 
-_LATE = Result(Outcome.TIMEOUT, "too much wall-clock time")
-
-
-class Executor(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Executor:
     """Runs submissions. The same object may be used from many threads.
 
     `upstream_compatible` reproduces SWEET-RL's scores on Python 3.10 to 3.12, whatever Python runs here: definitions land
-    in a local namespace, so that top-level imports, helper functions and recursion fail; text is taken as it stands, so a
-    leading space is a syntax error; some words are refused even in a comment; and a call whose reference returns None
-    never counts.
+    in a local namespace, so that top-level imports, helper functions and recursion fail; text is taken as it stands but for
+    lines that open or close a fence, so a leading space is a syntax error; some words are refused even in a comment; and a
+    call whose reference returns None or NaN never counts.
+
+    Raises:
+      ValueError: for a protection in `require` that there is none of, or that this machine does not offer.
     """
 
     limits: Limits = Limits()
     upstream_compatible: bool = False
     python: str = sys.executable
+    packages: tuple[str, ...] = PACKAGES   # modules beyond the standard library that a submission may import, where the
+                                           # interpreter has them and seccomp is in force; loaded when one is named
+    require: tuple[str, ...] = ()          # protections without which nothing runs, e.g. ("landlock", "seccomp")
+
+    def __post_init__(self) -> None:
+        for name in self.require:
+            if name not in process.PROTECTIONS:
+                raise ValueError(f"require: there is no protection {name!r}; there are {', '.join(process.PROTECTIONS)}")
+        missing = [name for name in self.require if name not in self.protections]   # nothing is started for ()
+        if missing:
+            needs = "; ".join(f"{name}, which needs {process.PROTECTIONS[name]}" for name in missing)
+            raise ValueError(f"require: not available here: {needs}. In force: {', '.join(self.protections)}")
+
+    @property
+    def protections(self) -> tuple[str, ...]:
+        """What holds each submission on this machine: names of `executor_process.PROTECTIONS`. The first look tries them.
+
+        Raises:
+          InfraError: when `python` cannot be started.
+        """
+        return process.protections(self.python)
 
     def __call__(self, code: str, reference: str, calls: tuple[str, ...]) -> tuple[float, int]:
         """(share of the calls that agree, place of the outcome in `Outcome`), as `envs.colbench` takes it; see `judge`."""
@@ -108,10 +132,6 @@ class Executor(NamedTuple):
         """
         if not calls:
             raise ValueError("no calls; a submission is compared on one or more")
-        called = {match.group(1) for match in map(_CALLED.match, calls) if match}
-        if called and not any(name in code for name in called):
-            detail = f"nothing is named {', '.join(sorted(called))}"
-            return Verdict(0.0, Outcome.RAISED, detail, (Outcome.RAISED,) * len(calls))
         expected, results = (self._remembered(program, tuple(calls)) for program in (reference, code))
         outcomes = tuple(map(self._compare, results, expected))
         bad = next((k for k, outcome in enumerate(outcomes) if outcome is not Outcome.AGREES), None)
@@ -129,18 +149,21 @@ class Executor(NamedTuple):
         """
         if len(code) > CODE_LIMIT:
             return (Result(Outcome.SYNTAX, f"{len(code)} characters; allowed: {CODE_LIMIT}"),) * len(calls)
-        job = {"code": source(code, self.upstream_compatible).encode("utf-8", "replace").decode(), "calls": list(calls),
+        whole, blocks = source(code, self.upstream_compatible)
+        job = {"whole": _sendable(whole), "blocks": list(map(_sendable, blocks)), "calls": list(calls),
                "upstream": self.upstream_compatible, "call_seconds": self.limits.call_seconds,
                "cpu_seconds": self.limits.cpu_seconds, "memory": self.limits.memory, "output": self.limits.output}
-        lines, ended = _child(self.python, json.dumps(job).encode(), self.limits)
+        words = set(re.findall(r"\w+", code))
+        packages = tuple(name for name in self.packages if name.partition(".")[0] in words)
+        lines, end = process.run(job, self.python, packages, self.limits.wall_seconds, self.limits.results)
         results = [_result(line) for line in lines][:len(calls)]
         if results and results[0].outcome is Outcome.SYNTAX:
             return (results[0],) * len(calls)
-        rest = results[-1] if results and results[-1].outcome is Outcome.FORBIDDEN else ended
+        rest = results[-1] if results and results[-1].outcome is Outcome.FORBIDDEN else _ending(end, self.limits)
         return tuple(results) + (rest,) * (len(calls) - len(results))
 
     def _remembered(self, code: str, calls: tuple[str, ...]) -> tuple[Result, ...]:
-        """`run`, once for each program: a reference comes back with every submission, and young policies repeat themselves."""
+        """`run`, once a program: a reference comes back with every submission, and young policies repeat themselves."""
         try:
             return _run_once(self, code, calls)
         except _Slow as slow:
@@ -149,17 +172,45 @@ class Executor(NamedTuple):
     def _compare(self, result: Result, expected: Result) -> Outcome:
         if result.outcome is not Outcome.AGREES:
             return result.outcome
-        counts = expected.outcome is Outcome.AGREES and not (self.upstream_compatible and expected.text == "None")
+        counts = expected.outcome is Outcome.AGREES and not (self.upstream_compatible and expected.text in ("None", "nan"))
         return Outcome.AGREES if counts and result.text == expected.text else Outcome.WRONG
 
 
-def source(text: str, upstream_compatible: bool = False) -> str:
-    """The program in an answer: without its code fence, and without indentation that all lines or the first one share."""
+def source(text: str, upstream_compatible: bool = False) -> tuple[str, tuple[str, ...]]:
+    """(an answer as it stands, the programs in its code fences).
+
+    Fences are those of Markdown: three or more backticks or tildes, indented or not, closed by as many or by the end of the
+    text. Where some say that they are Python, the others are left out; where none does, those without a name count, and
+    where there are none of these either, all. Which text is the program is decided where it can be compiled: the whole
+    answer where that is Python, else all fences together (`executor_worker.program`).
+    """
     if upstream_compatible:
-        return "\n".join(line for line in text.split("\n") if not line.strip().startswith("```"))
-    fenced = _FENCE.search(text)
-    text = (fenced.group(1) if fenced else text).replace("\r\n", "\n").strip("\n")
-    return textwrap.dedent(text.expandtabs(4)).lstrip() if text.strip() else ""
+        return "\n".join(line for line in text.split("\n") if not line.strip().startswith("```")), ()
+    lines, blocks, opened = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "").split("\n"), [], None
+    for line in lines:
+        fence = _FENCE.match(line)
+        if opened is None:
+            if fence:
+                opened = fence["mark"]
+                blocks.append((fence["info"].strip(), []))
+        elif fence and not fence["info"].strip() and fence["mark"].startswith(opened):
+            opened = None
+        else:
+            blocks[-1][1].append(line)
+    python = [block for block in blocks if _PYTHON.match(block[0])] or [block for block in blocks if not block[0]] or blocks
+    return _aligned(lines), tuple(_aligned(block) for _, block in python)
+
+
+def _aligned(lines: list[str]) -> str:
+    """The lines without indentation that all of them or the first one share, and without empty ones around them."""
+    text = "\n".join(lines).strip("\n")
+    while text and not text.partition("\n")[0].strip():
+        text = text.partition("\n")[2]
+    return textwrap.dedent(text).lstrip() if text[:1].isspace() else text
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 class _Slow(Exception):
@@ -178,80 +229,15 @@ def _run_once(executor: Executor, code: str, calls: tuple[str, ...]) -> tuple[Re
     return results
 
 
-@functools.cache
-def _without_network() -> tuple[str, ...]:
-    """The command that starts another one without a network; () where this machine does not let us."""
-    for prefix in (("unshare", "-n", "--"), ("unshare", "-U", "-n", "--")):
-        try:
-            if subprocess.run([*prefix, "true"], capture_output=True, timeout=10).returncode == 0:
-                return prefix
-        except (OSError, subprocess.TimeoutExpired):
-            pass
-    return ()
-
-
-def _child(python: str, job: bytes, limits: Limits) -> tuple[list[bytes], Result]:
-    """(the lines that the child wrote after "ready", the result of every call that it did not come to)."""
-    command = [*_without_network(), python, "-S", "-s", "-P", "-B", str(WORKER)]
-    deadline = time.monotonic() + limits.wall_seconds
-    try:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/",
-                                 env={"PYTHONHASHSEED": "0", "PATH": os.defpath}, start_new_session=True)
-    except OSError as error:
-        raise InfraError(f"cannot start {python}: {error}") from None
-    stopped: Result | None = _LATE
-    try:
-        try:
-            child.stdin.write(job)
-            child.stdin.close()
-        except OSError:
-            pass   # it died before it had read its job, which the missing "ready" tells
-        data, stopped = _read(child.stdout, limits.results, deadline)
-    finally:
-        code = _end(child, 0.0 if stopped else 0.5)
-    lines = data.split(b"\n")
-    if lines[0] != b'["ready"]':
-        raise InfraError(f"{python} did not come to run the submission (exit status {code}): the machine is overloaded, or "
-                         "this is no Python 3.11 or newer")
-    return lines[1:-1], stopped or _ending(code)
-
-
-def _read(pipe: Any, limit: int, deadline: float) -> tuple[bytes, Result | None]:
-    """What comes out of the pipe until it ends, or until it is too much or too late."""
-    data = bytearray()
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or not selector.select(left):
-                return bytes(data), _LATE
-            chunk = os.read(pipe.fileno(), 65536)
-            if not chunk:
-                return bytes(data), None
-            data += chunk
-            if len(data) > limit:
-                return bytes(data), Result(Outcome.OUTPUT, "the results are too long")
-
-
-def _end(child: subprocess.Popen, patience: float) -> int:
-    """Kills the child, if it has not ended after `patience` seconds, and everything it started; its exit status."""
-    try:
-        child.wait(patience)
-    except subprocess.TimeoutExpired:
-        pass
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-    code = child.wait()
-    child.stdout.close()
-    return code
-
-
-def _ending(code: int) -> Result:
-    if code in (-signal.SIGXCPU, -signal.SIGKILL):
+def _ending(end: process.End, limits: Limits) -> Result:
+    """The result of every call that the process did not come to."""
+    if end.why == "late":
+        return Result(Outcome.TIMEOUT, "too much wall-clock time")
+    if end.why == "flood":
+        return Result(Outcome.OUTPUT, "the results are too long")
+    if end.code in (-signal.SIGXCPU, -signal.SIGKILL) and end.seconds > limits.cpu_seconds - 0.1:
         return Result(Outcome.TIMEOUT, "too much processor time")
-    what = f"signal {-code}" if code < 0 else f"exit status {code}"
+    what = f"signal {-end.code}" if end.code < 0 else f"exit status {end.code}"
     return Result(Outcome.CRASHED, f"the process ended itself or was ended ({what})")
 
 

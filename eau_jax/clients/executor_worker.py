@@ -1,39 +1,35 @@
-"""The child process of `executor.py`: runs calls against submitted Python and reports each result as a line of text.
+"""The process side of `executor_process.py`: a fork server, and the calls of one submission in each of its children.
 
-It is started alone (`python -S -s -P -B executor_worker.py`), reads one JSON object from standard input
+It is started alone (`python -S -s -P -B executor_worker.py OPTIONS`). Standard input is a socket; each message on it
+brings another socket, for which a child is forked that reads one JSON object from there
 
-    {"code", "calls", "upstream", "call_seconds", "cpu_seconds", "memory", "output"}
+    {"whole", "blocks", "calls", "upstream", "call_seconds", "cpu_seconds", "memory", "output", "protections"}
 
-locks itself in (resource limits; as root, the folder of the standard library as its whole file system and an unprivileged user; an
-audit hook that ends the process at whatever it does not know to be harmless, so that no frame of the hook is ever seen) and writes JSON lines to what was its standard output: "ready", then for each call
-[outcome, value or message]. A value is text that is equal for two values just when they are equal in Python. Nothing
-in here knows the reference solution: the parent compares.
+locks itself in (`executor_lock.py`) and writes JSON lines: "ready", then for each call [outcome, value or message]. The
+server never sees what passes there, so that no child finds traces of another. Nothing in here knows the reference
+solution: the parent compares.
 """
 
+import functools
+import importlib
 import json
 import os
-import resource
+import select
 import signal
+import socket
+import struct
 import sys
+import time
 
-NOBODY = 65534
-# Whatever CPython audits and is not named here is refused.
-HARMLESS = frozenset((
-    "import", "open", "os.listdir", "os.scandir", "compile", "exec", "marshal.loads", "marshal.load", "builtins.id",
-    "sys._getframe", "sys._getframemodulename", "object.__getattr__", "object.__setattr__", "object.__delattr__",
-    "array.__new__", "pickle.find_class", "time.sleep", "builtins.input", "builtins.input/result", "re.compile",
-    "sys.unraisablehook", "sys.excepthook", "sys.set_int_max_str_digits", "cpython.run_stdin"))
-UNSAFE = frozenset(("ctypes", "_ctypes", "_posixsubprocess", "_posixshmem", "_xxsubinterpreters", "_interpreters",
-                    "_testcapi", "_testinternalcapi", "faulthandler", "readline"))
-# Not audited by CPython, and of no use to a submission.
-REMOVED = ("chroot", "mkfifo", "mknod", "setpriority", "nice", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sync",
-           "killpg", "setuid", "seteuid", "setreuid", "setresuid", "setgid", "setegid", "setgroups")
-# Loaded before the file system goes away, because they may need libraries outside the standard library's folder.
-EXTENSIONS = ("math", "cmath", "_datetime", "_random", "_decimal", "_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "zlib",
-              "_bz2", "_lzma", "unicodedata", "array", "_struct", "_bisect", "_heapq", "_json", "_csv", "_pickle", "_statistics",
-              "_zoneinfo", "_asyncio", "_socket", "select", "_queue", "_contextvars", "_uuid", "binascii", "_elementtree", "pyexpat")
+# Loaded before anything is locked: submissions use them, and their libraries lie outside the standard library's folder.
+PRELOADED = (
+    "math", "cmath", "decimal", "fractions", "random", "statistics", "datetime", "calendar", "zoneinfo", "time", "re",
+    "string", "textwrap", "json", "csv", "io", "collections", "heapq", "bisect", "array", "itertools", "functools",
+    "operator", "copy", "enum", "dataclasses", "typing", "abc", "hashlib", "hmac", "secrets", "uuid", "struct",
+    "zlib", "bz2", "lzma", "unicodedata", "threading", "queue", "contextlib", "asyncio", "concurrent.futures.thread",
+    "pprint", "pickle", "difflib", "numbers", "types", "xml.etree.ElementTree", "encodings.idna", "_strptime")
 BANNED = ("import os", "from os", "import sys", "from sys", "exit", "quit", "sudo", "transformers", "argparse")  # upstream's
-VALUE_LIMIT = 100_000   # characters of one result
+PATIENCE = 0.5   # seconds that a child gets to end by itself once it has closed its socket
 
 
 class TimeLimit(BaseException):
@@ -50,7 +46,7 @@ class Sink:
     encoding = "utf-8"
 
     def __init__(self, limit):
-        self.left = limit
+        self.limit = self.left = limit
 
     def write(self, text):
         self.left -= len(text)
@@ -65,171 +61,183 @@ class Sink:
         return False
 
 
-def guard(folder, forbidden):
-    """The audit hook. What it needs lies in its closure, and `forbidden` does not return, so that submitted code cannot
-    reach it by a name or through a frame. Only plain strings are looked at: a subclass could run code in here."""
-    text, kind = str, type
-    harmless, unsafe = HARMLESS, UNSAFE
+def preload(packages, native):
+    """Imports PRELOADED and `packages`; (folders of Python files, folders of data) that submissions may read.
 
-    def below(path):
-        return kind(path) is text and ".." not in path and (path + "/").startswith(folder)
-
-    def hook(event, arguments):
-        known = event in harmless
-        if known and event == "open":
-            path, mode, flags = arguments
-            source = below(path) and path.endswith((".py", ".pyc"))
-            nowhere = kind(path) is text and path[:1] == "<" and "/" not in path   # CPython looks for an error's source
-            known = (source or nowhere) and (mode is None or mode in ("r", "rb")) and flags & 3 == 0
-        elif known and (event == "os.listdir" or event == "os.scandir"):
-            known = below(arguments[0])
-        elif known and event == "import":
-            known = kind(arguments[0]) is text and arguments[0] not in unsafe
-        if not known:
-            forbidden(event)
-    return hook
-
-
-def lock_in(job):
-    """Limits that hold until the process ends; the folder of the standard library as it is seen then. A limit that the
-    machine does not know is left out."""
-    for name, value, hard in (("RLIMIT_CORE", 0, 0), ("RLIMIT_FSIZE", 0, 0), ("RLIMIT_NOFILE", 32, 32),
-                              ("RLIMIT_AS", job["memory"], job["memory"]),
-                              ("RLIMIT_CPU", job["cpu_seconds"], job["cpu_seconds"] + 1)):
-        try:
-            resource.setrlimit(getattr(resource, name), (value, hard))
-        except (AttributeError, ValueError, OSError):
-            pass
-    folder = os.path.dirname(os.__file__)
-    if os.geteuid() == 0:
-        for name in EXTENSIONS:
-            try:
-                __import__(name)
-            except ImportError:
-                pass
-        try:
-            os.chroot(os.path.dirname(folder))
-            os.chdir("/")
-            folder = "/" + os.path.basename(folder)
-            sys.path[:] = [folder, folder + "/lib-dynload"]
-            sys.path_importer_cache.clear()
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-        except OSError:
-            pass   # a container may not let root do this
-    if os.geteuid() != 0:
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-    for module in (os, sys.modules["posix"]):
-        for name in REMOVED:
-            if hasattr(module, name):
-                delattr(module, name)
-    return folder + "/"
-
-
-def equal_text(value):
-    """Text that is the same for equal values: 1, 1.0 and True are, a list and a tuple are not."""
-    if value is None or value is Ellipsis:
-        return str(value)
-    if isinstance(value, (bool, int)):
-        return hex(int(value))
-    if isinstance(value, float):
-        return hex(int(value)) if value.is_integer() else repr(float(value))
-    if isinstance(value, str):
-        return json.dumps(str(value))
-    if isinstance(value, list):
-        return "[" + ",".join([equal_text(item) for item in value]) + "]"
-    if isinstance(value, tuple):
-        return "(" + ",".join([equal_text(item) for item in value]) + ")"
-    if isinstance(value, (set, frozenset)):
-        return "{" + ",".join(sorted([equal_text(item) for item in value])) + "}"
-    if isinstance(value, dict):
-        return "{" + ",".join(sorted([equal_text(key) + ":" + equal_text(item) for key, item in value.items()])) + "}"
-    if isinstance(value, (bytes, bytearray)):
-        return "b" + repr(bytes(value))
-    kind, text = type(value), repr(value)
-    if " at 0x" in text:
-        raise TypeError(f"a {kind.__qualname__} cannot be compared")
-    return "<" + kind.__module__ + "." + kind.__qualname__ + " " + text + ">"
-
-
-def run_call(program, call, upstream):
-    """The value of one call in a fresh namespace.
-
-    With `upstream` definitions land in a separate local namespace, as when code is executed inside a function: what is
-    defined or imported at the top level is then not found from inside a function.
+    `native` loads ctypes, which no submission and no package may see.
     """
+    try:
+        import _posixsubprocess   # which asyncio wants to have; starting a program is an audit event that nobody knows
+        _posixsubprocess.fork_exec = functools.partial(sys.audit, "_posixsubprocess.fork_exec")
+    except ImportError:
+        pass
+    sys.modules["ctypes"], paths = None, []
+    for name in PRELOADED + packages:
+        try:
+            module = importlib.import_module(name)
+            paths += getattr(module, "__path__", ()) if name in packages else ()
+        except ImportError:
+            pass
+    del sys.modules["ctypes"]
+    if native:
+        try:
+            import ctypes  # noqa: F401
+        except ImportError:
+            pass
+    library = os.path.dirname(os.__file__)
+    sys.path[:] = [library, library + "/lib-dynload"]
+    return (library, *paths), tuple(getattr(sys.modules.get("zoneinfo"), "TZPATH", ()))
+
+
+def serve(packages, native):
+    """Forks a child for each socket that arrives, and tells how it ended: (exit code, seconds of processor time)."""
+    from executor_hook import guard
+    from executor_lock import lock_in
+    from executor_value import short_text
+
+    folders = preload(packages, native)
+    line = socket.socket(fileno=0)
+    line.sendall(b"serving")
+    while True:
+        message, sockets, _, _ = socket.recv_fds(line, 1, 1)
+        if not message:
+            os._exit(0)
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDWR), line.detach())
+            return run(sockets[0], folders, packages, lock_in, guard, short_text)
+        os.close(sockets[0])
+        patient = line.recv(1) == b"w"   # anything else, the parent's end included: it is late
+        line.sendall(struct.pack("=id", *end(child, PATIENCE if patient else 0.0)))
+
+
+def end(child, patience):
+    """Waits, then kills the child and everything it started; (exit code, processor time)."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        done, status, usage = os.wait4(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.001)
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(child, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+    if patience == 0.0 or not done:
+        _, status, usage = os.wait4(child, 0)
+    return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+
+
+def run(channel, folders, packages, lock_in, guard, short_text):
+    """The child: everything about one submission."""
+    data = bytearray()
+    while chunk := os.read(channel, 65536):
+        data += chunk
+    job = json.loads(bytes(data))
+    sources, zones = folders
+    reserve, protections = [bytearray(1 << 20)], job["protections"]
+    leave, report, state = os._exit, reporter(channel), {"running": False, "late": False}
+
+    def too_long(number, frame):
+        if state["running"]:
+            state["late"] = True
+            raise TimeLimit
+
+    try:
+        library = lock_in(job, protections, (*sources, *zones))
+    except OSError as error:
+        report("unavailable", str(error))
+        leave(0)
+    kernel = "seccomp" in protections
+    signal.signal(signal.SIGPROF, too_long)
+    sys.stdout = sys.stderr = sink = Sink(job["output"])
+    report("ready")
+    # The hook is kept nowhere else, and what it calls is its own, so that submitted code finds neither in a frame.
+    sys.addaudithook(guard((library, *sources[1:]), zones, () if kernel else [name.partition(".")[0] for name in packages],
+                           kernel, reporter(channel), os._exit))
+    compiled = program(job["whole"], job["blocks"])
+    if isinstance(compiled, str):
+        report("SYNTAX", compiled)
+        leave(0)
+    banned = job["upstream"] and any(word in job["whole"] for word in BANNED)
+    for call in job["calls"]:
+        line = ("FORBIDDEN", "a word that upstream does not allow") if banned else one_call(
+            compiled, call, job, state, sink, reserve, short_text)
+        report(*line)
+    leave(0)   # threads that are left over do not matter
+
+
+def reporter(channel):
+    """A function that writes its arguments as one JSON line."""
+    write, dumps = os.write, json.dumps
+
+    def report(*line):
+        data = (dumps(line) + "\n").encode("ascii")
+        while data:
+            data = data[write(channel, data):]
+    return report
+
+
+def program(whole, blocks):
+    """The compiled program, or why there is none.
+
+    The whole text where it is Python; else the fenced blocks that are, one after the other, as in a notebook; else the
+    last of these that stands alone.
+    """
+    def compiled(text):
+        try:
+            return compile(text, "<submission>", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            return str(error)[:200]
+        except (RecursionError, MemoryError) as error:
+            return f"too deeply nested: {error}"[:200]
+
+    first = compiled(whole)
+    if not isinstance(first, str) or not blocks:
+        return first
+    good = [block for block in blocks if not isinstance(compiled(block), str)]
+    tried = [compiled(text) for text in ("\n".join(good or blocks), *reversed(good))]
+    return next((code for code in tried if not isinstance(code, str)), tried[0])
+
+
+def one_call(compiled, call, job, state, sink, reserve, short_text, timer=signal.setitimer, which=signal.ITIMER_PROF):
+    """(outcome, value or message) of one call in a fresh namespace, whatever it does.
+
+    Upstream executes inside a function: what is defined or imported at the top level is then not found from inside another.
+    """
+    state["late"], state["running"], sink.left = False, True, sink.limit
     names = {"__name__": "submission", "__builtins__": __builtins__}
-    local = {} if upstream else names
-    exec(program, names, local)
-    return eval(call, names, local)
+    local = {} if job["upstream"] else names
+    try:
+        timer(which, job["call_seconds"])
+        try:
+            exec(compiled, names, local)
+            line = ("OK", short_text(eval(call, names, local)))
+        finally:
+            state["running"] = False
+            timer(which, 0)
+    except BaseException as error:  # whatever submitted code raises is its own
+        reserve.clear()
+        try:
+            line = (outcome_of(error), f"{type(error).__name__}: {error}"[:200])
+        except BaseException:
+            line = (outcome_of(error), "")
+    if state["late"]:
+        return "TIMEOUT", f"a call took more than {job['call_seconds']:g} s of processor time"
+    return ("OUTPUT", "printed too much") if sink.left < 0 else line
 
 
 def outcome_of(error):
-    if isinstance(error, TimeLimit):
-        return "TIMEOUT"
-    if isinstance(error, OutputLimit):
-        return "OUTPUT"
-    if isinstance(error, MemoryError):
-        return "MEMORY"
-    if isinstance(error, RecursionError):
-        return "RECURSION"
+    for kind, name in ((TimeLimit, "TIMEOUT"), (OutputLimit, "OUTPUT"), (MemoryError, "MEMORY"),
+                       (RecursionError, "RECURSION"), (SystemExit, "CRASHED")):
+        if isinstance(error, kind):
+            return name
     return "RAISED"
 
 
-def main():
-    job = json.loads(sys.stdin.buffer.read())
-    channel = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-    folder, reserve, write, leave = lock_in(job), [bytearray(1 << 20)], os.write, os._exit
-
-    def report(*line):
-        data = (json.dumps(line) + "\n").encode("ascii")
-        while data:
-            data = data[write(channel, data):]
-
-    def too_long(number, frame):
-        raise TimeLimit(f"a call took more than {job['call_seconds']:g} s of processor time")
-
-    signal.signal(signal.SIGPROF, too_long)
-    sys.stdout = sys.stderr = sink = Sink(job["output"])
-    timer, banned = signal.setitimer, any(word in job["code"] for word in BANNED) and job["upstream"]
-    def forbidden(event):
-        report("FORBIDDEN", f"{event} is not allowed")
-        leave(0)
-
-    report("ready")
-    sys.addaudithook(guard(folder, forbidden))
-    try:
-        program = compile(job["code"], "<submission>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        return report("SYNTAX", str(error)[:200])
-    except (RecursionError, MemoryError) as error:
-        return report("SYNTAX", f"too deeply nested: {error}"[:200])
-    for call in job["calls"]:
-        try:
-            timer(signal.ITIMER_PROF, job["call_seconds"])
-            try:
-                if banned:
-                    raise PermissionError("a word that upstream does not allow")
-                value = run_call(program, call, job["upstream"])
-                line = ("OK", equal_text(value))
-            finally:
-                timer(signal.ITIMER_PROF, 0)
-            if len(line[1]) > VALUE_LIMIT:
-                line = ("OUTPUT", "the value is too long")
-        except BaseException as error:  # whatever submitted code raises, SystemExit included, is its own
-            reserve.clear()
-            try:
-                line = (outcome_of(error), f"{type(error).__name__}: {error}"[:200])
-            except BaseException:
-                line = (outcome_of(error), "")
-        if banned:
-            line = ("FORBIDDEN", line[1])
-        report(*line)
-        sink.left = job["output"]
-    os._exit(0)   # threads that are left over do not matter
-
-
 if __name__ == "__main__":
-    main()
+    options = json.loads(sys.argv[1])
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    serve(tuple(options["packages"]), options["native"])
