@@ -125,7 +125,8 @@ def cold_start_only(config: Config, source: str) -> None:
 
 def prepare(config: Config, folder: RunFolder, watch: Watch) -> tuple[Parts, Any]:
     """The parts, and the weights that reinforcement learning starts from, or adapts: the model's own or the cold start's."""
-    jax.config.update("jax_compilation_cache_dir", str(folder.path.resolve().parent / ".jax_cache"))
+    cache = (folder.path.resolve().parent / ".jax_cache").resolve()  # its real path is part of what programs are found by
+    jax.config.update("jax_compilation_cache_dir", str(cache))
     watch.say(f"run {folder.path}: {jax.device_count()} {jax.devices()[0].platform} device(s)")
     model_folder = start.folder_of(config, folder.path)
     model, weights = start.load(config, model_folder)
