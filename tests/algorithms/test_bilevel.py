@@ -8,7 +8,7 @@ from algorithms.batches import same, single
 from algorithms.groups import advantages, drawn, random_group
 from oracles import methods
 
-from eau_jax.algorithms import bilevel, gae, view
+from eau_jax.algorithms import bilevel, gae, view, whiten
 
 TEN = [.1, .2, .3, .4, .5, .6, .7, .8, .9, 1.0]
 
@@ -41,6 +41,9 @@ def test_ten_tokens(part, lam, expected):
     if lam == 1:
         targets = jax.jit(part.estimate)(steps, part.knobs).targets
         same(targets[0, :10], [1.95] * 5 + [1.0] * 5)
+        white = whiten.over_tokens(np.array([[advantages(part, steps)[0]]], np.float32),
+                                   np.array([[[0] * 5 + [1] * 5]], np.int32))[0, 0]
+        same(white, [1.187998, 1.059566, .931134, .802702, .674269, -.674269, -.802702, -.931134, -1.059566, -1.187998])
 
 
 def test_sums():
@@ -71,6 +74,14 @@ def test_without_discount_it_is_the_return_minus_the_value():
         steps = drawn(episodes, values, final)
         same(np.concatenate(advantages(bilevel.bilevel, steps, action_gamma=1)),
              np.concatenate(advantages(gae.gae, steps, gamma=1, policy_lambda=1)))
+
+
+def test_a_terminal_reward_reaches_every_step_whole():
+    """Without discount and with a critic of zeros, as under the other views."""
+    steps = drawn([[(0, 2), (0, 1), (.7, 3)], [(-.4, 4)]], [[0] * 6, [0] * 4])
+    for part in (bilevel.bilevel, bilevel.bilevel_by_reward):
+        first, second = advantages(part, steps, action_gamma=1)
+        same(first + second, [.7] * 6 + [-.4] * 4)
 
 
 def test_observations_between_the_actions_are_skipped():
