@@ -86,7 +86,8 @@ def test_the_user_can_withhold_volunteer_and_leave_but_not_judge():
 @pytest.mark.parametrize("error, correct", [(0.0, True), (9e-7, True), (-9e-7, True), (1.1e-6, False),
                                             (-1.1e-6, False), (0.5, False)])
 def test_the_tolerance_is_decided_right_in_float32(expected, error, correct):
-    task = Task(id="x", env="function", data=RECORD | {"expected_result": expected})
+    task = Task(id="x", env="function", data={
+        "id": "x", "rule": "a + b + c + d", "test_case": [expected, 0, 0, 0], "expected_result": expected})
     assert play(function, task, script(f"[answer] {expected + error!r}"))[0].success is correct
 
 

@@ -19,6 +19,13 @@ def write(tmp_path, text, name="tasks.json"):
     return path
 
 
+def test_a_result_that_is_rounded_is_read_and_a_case_without_a_value_is_not(tmp_path):
+    third = {"id": "f-3", "rule": "a / b + c - d", "test_case": [1, 3, 0, 0], "expected_result": 0.333333}
+    assert function_tasks.load(write(tmp_path, [third]))[0].data["expected_result"] == 0.333333
+    with pytest.raises(TaskFileError, match=r"field test_case: expected numbers at which a / b \+ c - d has a value"):
+        function_tasks.load(write(tmp_path, [third | {"test_case": [1, 0, 0, 0]}]))
+
+
 def test_lists_and_lines_are_read(tmp_path):
     records = [GOOD, GOOD | {"id": "f-2"}]
     listed = function_tasks.load(write(tmp_path, records))
@@ -35,6 +42,11 @@ def test_lists_and_lines_are_read(tmp_path):
     ("test_case", [1, 2, 3, "4"], "field test_case: expected a list of 4 numbers"),
     ("expected_result", "ten", "field expected_result: expected a number, found 'ten'"),
     ("expected_result", float("nan"), "field expected_result: expected a number"),
+    ("expected_result", 10.001, r"field expected_result: expected 10, which a \+ b \+ c \+ d gives at \[1, 2, 3, 4\], "
+                                r"found 10.001"),
+    ("rule", "a / (b - c) + d", "field expected_result: expected 3"),
+    ("test_case", [4, 3, 2, 1.001], "field expected_result: expected 10.001"),
+    ("test_case", [1e29, 3, 2, 1], r"field expected_result: expected 1e\+29"),
 ])
 def test_a_bad_function_record_names_line_field_expected_and_found(tmp_path, field, value, said):
     path = write(tmp_path, "[\n" + json.dumps(GOOD) + ",\n" + json.dumps(GOOD | {"id": "f-2"} | {field: value}) + "\n]")

@@ -22,6 +22,7 @@ from eau_jax.envs.generator import draw
 LENGTH = 9        # codes of a program, padded with PAD
 VARIABLES = "abcd"
 BESIDE = "functions.json"
+RESULT_ERROR = 1e-6   # that an expected result may have, relative where it is above 1; upstream's 538 have none
 
 
 class Op(enum.IntEnum):
@@ -104,7 +105,7 @@ def load(path: str | Path) -> tuple[Task, ...]:
 
 
 def check(record: Mapping[str, Any]) -> None:
-    """Raises ValueError("field: expected ..., found ...") unless `record` is a function task."""
+    """Raises ValueError("field: expected ..., found ...") unless `record` is a function task with the result of its rule."""
     file.text_field(record, "id")
     try:
         program(file.text_field(record, "rule"))
@@ -115,6 +116,11 @@ def check(record: Mapping[str, Any]) -> None:
         raise ValueError(f"test_case: expected a list of 4 numbers, found {file.shown(case)}")
     if not _number(record.get("expected_result")):
         raise ValueError(f"expected_result: expected a number, found {file.shown(record.get('expected_result'))}")
+    value, result = evaluate(record["rule"], tuple(case)), record["expected_result"]
+    if value is None:
+        raise ValueError(f"test_case: expected numbers at which {record['rule']} has a value, found {file.shown(case)}")
+    if abs(value - result) > RESULT_ERROR * max(1.0, abs(value)):
+        raise ValueError(f"expected_result: expected {value:.12g}, which {record['rule']} gives at {case}, found {result}")
 
 
 def _number(value: Any) -> bool:
