@@ -1,11 +1,17 @@
 """Front-end tasks: the loader, the browser call (with a stand-in that writes a picture) and the similarity."""
 
+import base64
+import io
 import json
+import os
 import shutil
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from eau_jax.clients import screenshot as shots
 from eau_jax.clients.screenshot import BROWSERS, PICTURE, screenshot, similarity
@@ -38,6 +44,84 @@ def test_a_page_becomes_an_image(stand_in):
     assert image.shape == (30, 40, 3) and image.dtype == np.uint8 and (image == [255, 0, 0]).all()
     with pytest.raises(InfraError, match="drew nothing"):
         screenshot("<p>blank", stand_in)
+
+
+# A browser as a shell script: PICTURE is a PNG of 2 x 1 pixels, red and blue.
+SCRIPT = """#!/bin/sh
+for option in "$@"; do case "$option" in
+  --screenshot=*) out="${option#--screenshot=}" ;;
+  file://*) page="${option#file://}" ;;
+esac; done
+draw() { base64 -d > "$out" <<END
+{png}
+END
+}
+{then}
+"""
+
+
+def _script(tmp_path, then):
+    png = io.BytesIO()
+    image = Image.new("RGB", (2, 1), "red")
+    image.putpixel((1, 0), (0, 0, 255))
+    image.save(png, "PNG")
+    path = tmp_path / "chromium"
+    path.write_text(SCRIPT.replace("{png}", base64.b64encode(png.getvalue()).decode()).replace("{then}", then))
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_scripted_browser_end_to_end(tmp_path, monkeypatch):
+    """Found on the path, fed the page, its picture brought to the size of the window; nothing is left of it."""
+    _script(tmp_path, f'cp "$page" {tmp_path}/seen.html; draw')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    image = screenshot("<p>Caf\u00e9", width=20, height=10)
+    assert image.shape == (10, 20, 3) and tuple(image[5, 0]) == (255, 0, 0) and tuple(image[5, 19]) == (0, 0, 255)
+    assert (tmp_path / "seen.html").read_text(encoding="utf-8") == "<p>Caf\u00e9"
+
+
+@pytest.mark.parametrize("then, said", [
+    ("exit 0", r"drew nothing \(exit status 0\): it said nothing"),
+    ("echo no display >&2; exit 3", r"failed \(exit status 3\): no display"),
+    ("draw; echo GPU lost >&2; exit 9", r"failed \(exit status 9\): GPU lost"),
+    ("kill -SEGV $$", r"failed \(it was ended by signal 11\)"),
+    ('echo hello > "$out"', "wrote a file that is no picture"),
+    ('draw; head -c 40 "$out" > "$out.cut"; mv "$out.cut" "$out"', "wrote a file that is no picture"),
+    ("sleep 60", r"drew nothing within 0.5 s"),
+    ("trap '' TERM INT; sleep 61 & sleep 62", r"drew nothing within 0.5 s"),
+])
+def test_each_failure_of_the_browser_has_its_message(tmp_path, then, said):
+    start = time.monotonic()
+    with pytest.raises(InfraError, match=said):
+        screenshot("<p>x", _script(tmp_path, then), 8, 8, seconds=0.5 if "sleep" in then else 20.0)
+    assert time.monotonic() - start < 15
+    assert not [p for p in _commands() if p in (["sleep", "60"], ["sleep", "61"], ["sleep", "62"])]
+
+
+def test_helpers_that_a_browser_leaves_behind_are_ended(tmp_path):
+    assert screenshot("<p>x", _script(tmp_path, "sleep 63 & draw"), 8, 8).shape == (8, 8, 3)
+    assert ["sleep", "63"] not in _commands()
+
+
+def _commands():
+    time.sleep(0.05)   # a killed process is gone a moment later
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        except OSError:
+            pass
+
+
+def test_what_is_no_browser_and_no_size(tmp_path):
+    path = tmp_path / "chromium"
+    path.write_text("not a program")
+    with pytest.raises(InfraError, match="cannot be started"):
+        screenshot("<p>x", str(path))
+    for sizes in ((0, 5), (5, 20_000)):
+        with pytest.raises(ValueError, match="width and a height from 1 to 10000"):
+            screenshot("<p>x", str(path), *sizes)
+    with pytest.raises(ValueError, match="positive time"):
+        screenshot("<p>x", str(path), seconds=0)
 
 
 def test_without_a_browser_the_message_says_what_to_do(monkeypatch):

@@ -4,8 +4,10 @@ ColBench's front-end tasks are scored by the cosine of CLIP embeddings of two pa
 here: a function from an image to a vector.
 """
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -46,31 +48,57 @@ def screenshot(html: str, path: str = "", width: int = 1280, height: int = 960, 
     Args:
       html: the page; only the first HTML_LIMIT characters count.
       path: of the browser; found on the path where it is empty.
+      width, height: of the window, 1 to 10,000 pixels.
 
     Raises:
       FileNotFoundError: without a browser.
-      InfraError: when the browser draws nothing within `seconds`.
+      ValueError: for a size or a time that is out of range.
+      InfraError: when the browser cannot be started, takes more than `seconds`, dies, or writes no picture.
     """
     from PIL import Image  # matplotlib brings it
 
+    if not (0 < width <= 10_000 and 0 < height <= 10_000 and seconds > 0):
+        raise ValueError("expected a width and a height from 1 to 10000 and a positive time, "
+                         f"found {width} x {height}, {seconds} s")
     path = path or browser()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         page, picture = Path(folder, "page.html"), Path(folder, "page.png")
         page.write_text(_REMOTE.sub(PICTURE, html[:HTML_LIMIT]), encoding="utf-8", errors="replace")
-        command = [path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                   "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile",
-                   f"--window-size={width},{height}", f"--screenshot={picture}", page.as_uri()]
+        _draw([path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+               "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile",
+               f"--window-size={width},{height}", f"--screenshot={picture}", page.as_uri()], picture, seconds)
         try:
-            run = subprocess.run(command, capture_output=True, timeout=seconds, start_new_session=True)
+            with Image.open(picture) as image:
+                return np.asarray(image.convert("RGB").resize((width, height)), np.uint8)
+        except (OSError, SyntaxError, ValueError) as error:   # what Pillow raises for a broken file
+            raise InfraError(f"the browser {path} wrote a file that is no picture: {error}") from None
+
+
+def _draw(command: list[str], picture: Path, seconds: float) -> None:
+    """Runs the browser until it has ended; what it leaves running is killed. Raises as `screenshot`."""
+    with tempfile.TemporaryFile() as said:   # a file: helper processes may keep a pipe open for ever
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
         except FileNotFoundError:
-            raise FileNotFoundError(f"{path}: no such browser; pass the path of Chromium") from None
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise InfraError(f"the browser drew nothing within {seconds:g} s: {error}") from None
-        if not picture.is_file():
-            said = run.stderr[-200:].decode(errors="replace")
-            raise InfraError(f"the browser drew nothing (exit status {run.returncode}): {said}")
-        with Image.open(picture) as image:
-            return np.asarray(image.convert("RGB").resize((width, height)), np.uint8)
+            raise FileNotFoundError(f"{command[0]}: no such browser; pass the path of Chromium") from None
+        except OSError as error:
+            raise InfraError(f"the browser {command[0]} cannot be started: {error}") from None
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise InfraError(f"the browser {command[0]} drew nothing within {seconds:g} s") from None
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        said.seek(max(0, said.seek(0, os.SEEK_END) - 300))
+        last = said.read().decode(errors="replace").strip()
+    how = f"it was ended by signal {-code}" if code < 0 else f"exit status {code}"
+    if code != 0 or not picture.is_file():
+        what = "failed" if code else "drew nothing"
+        raise InfraError(f"the browser {command[0]} {what} ({how}): {last or 'it said nothing'}")
 
 
 def similarity(embed: Embed, left: np.ndarray, right: np.ndarray) -> float:
