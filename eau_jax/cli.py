@@ -18,6 +18,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from eau_jax import eval_command
 from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.config_file import call, changed, load_config, load_method, placed, replace, runnable
 from eau_jax.core import knobs as knob
@@ -27,7 +28,7 @@ from eau_jax.learner.parts import NonFiniteError
 HELP = """usage: eau-jax COMMAND ...
 
   train CONFIG    cold start and reinforcement learning; --resume continues, --dry-run only estimates
-  sft CONFIG      the cold start alone
+  sft CONFIG      supervised fine-tuning alone: the cold start, or with --sft.role user a model of the user
   eval RUN|PLAN   a run's policy on its held-out tasks, or an evaluation plan (a Python file with `plan()`)
   compare A B ..  finished evaluations side by side, paired by task
   compare-methods STUDY   methods x environments x seeds: runs what is missing and writes a page with intervals
@@ -37,8 +38,8 @@ HELP = """usage: eau-jax COMMAND ...
   chat RUN        talk to a run's agent in the terminal
 
 CONFIG is a Python file such as configs/quickstart.py, or a run folder; RUN is a run folder such as runs/quickstart.
-`eau-jax train CONFIG --help` lists every setting and knob of that config with its default, `eau-jax eval PLAN --help` those
-of a plan.
+`eau-jax train CONFIG --help` lists every setting and knob of that config with its default, `eau-jax eval --help` both forms
+of an evaluation.
 """
 
 
@@ -53,34 +54,6 @@ class Launch:
     method: str = ""
     """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME for another
     function of it"""
-
-
-@dataclasses.dataclass(frozen=True)
-class Eval:
-    """Evaluates a run's policy on its held-out tasks, once."""
-
-    run: tyro.conf.Positional[str]
-    """run folder"""
-    checkpoint: str = "latest"
-    """latest, best, cold_start, or an update number"""
-    samples: int = 1
-    """episodes per held-out task"""
-    temperature: float = 1.0
-    """sampling temperature; 0 is greedy"""
-    again: bool = False
-    """look a second time at a test that this run was scored on; it is recorded"""
-
-    def __post_init__(self):
-        if self.samples < 1:
-            raise ConfigError(f"samples = {self.samples} is out of range; allowed: 1 or more")
-
-
-@dataclasses.dataclass(frozen=True)
-class Look:
-    """How a plan is played."""
-
-    again: bool = False
-    """look a second time at a test that this player was scored on; it is recorded"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,13 +148,14 @@ def _run(arguments: list[str]) -> int:
         return 0
     if command in ("train", "sft"):
         return _learn(command, rest)
-    if command == "eval" and rest and rest[0].endswith(".py"):
-        return _evaluate(*parse_plan(rest[0], rest[1:]))
+    if command == "eval":
+        return eval_command.run(rest)
     if command == "compare-methods":
         return _compare_methods(rest)
-    commands = {"eval": Eval, "export": Export, "report": Report, "chat": Chat, "compare": Compare, "data": Data}
+    commands = {"export": Export, "report": Report, "chat": Chat, "compare": Compare, "data": Data}
     if command not in commands:
-        raise ConfigError(f"unknown command {command!r}{knob.nearest(command, [*commands, 'train', 'sft', 'compare-methods'])}")
+        known = [*commands, "train", "sft", "eval", "compare-methods"]
+        raise ConfigError(f"unknown command {command!r}{knob.nearest(command, known)}")
     given = tyro.cli(commands[command], prog=f"eau-jax {command}", args=rest)
     if isinstance(given, Report):
         return _report(given.run)
@@ -195,9 +169,7 @@ def _run(arguments: list[str]) -> int:
         return 0 if found.complete else 1
     from eau_jax import trained
 
-    if isinstance(given, Eval):
-        return _evaluate(trained.plan_of(given.run, given.checkpoint, given.samples, given.temperature), given.again)
-    elif isinstance(given, Export):
+    if isinstance(given, Export):
         trained.export(given.run, given.folder, given.checkpoint, given.adapter)
     else:
         trained.chat(given.run, given.checkpoint, given.temperature, given.seed)
@@ -230,21 +202,6 @@ def _learn(command: str, arguments: list[str]) -> int:
         train.train(config, source, resume=launch.resume)
         _report(str(Path(config.root) / config.name))
     return 0
-
-
-def _evaluate(plan: Any, again: bool) -> int:
-    """Exit status 1 when a benchmark has no usable episode; the same command tries them again."""
-    from eau_jax.eval.play import evaluate
-    from eau_jax.progress import Watch
-    from eau_jax.report.evaluation import first_errors, results_table, unscored, write_page
-
-    with Watch() as watch:
-        folder = evaluate(plan, again=again, progress=watch.at)
-        watch.console.print(results_table(folder))
-        for name, why in first_errors(folder).items():
-            watch.say(f"{name}: dropped episodes failed outside the agent's control, the first because: {why}")
-        watch.say(f"report: {write_page(folder)}")
-    return 1 if unscored(folder) else 0
 
 
 def _compare(given: Compare) -> int:
@@ -280,20 +237,6 @@ def _compare_methods(arguments: list[str]) -> int:
             watch.say(f"{len(failed)} of the runs failed; the same command tries them again. Their logs lie beside the run "
                       f"folders, such as {studies.folder_of(study, failed[0])}.log")
     return 1 if failed else 0
-
-
-def parse_plan(path: str, arguments: list[str]) -> tuple[Any, bool]:
-    """The plan of a file with what the command line changes, and whether a second look is allowed."""
-    from eau_jax.eval.plan import Plan
-
-    plan = call(path, "plan", Plan)
-    plain = [field for field in dataclasses.fields(Plan) if field.type in (int, str)]   # parts are chosen in the file
-    Settings = dataclasses.make_dataclass("Settings", [(field.name, field.type, getattr(plan, field.name)) for field in plain])
-    All = dataclasses.make_dataclass("All", [("plan", Annotated[Settings, tyro.conf.arg(name="")]),
-                                             ("look", Annotated[Look, tyro.conf.arg(name="")])], frozen=True)
-    given = tyro.cli(All, prog=f"eau-jax eval {path}", args=arguments, default=All(Settings(), Look()),
-                     description="Settings of an evaluation.")
-    return dataclasses.replace(plan, **vars(given.plan)), given.look.again
 
 
 def _report(run: str) -> int:

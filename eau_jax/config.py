@@ -329,7 +329,7 @@ class Config:
             raise ConfigError(f"rollout.refill = {self.rollout.refill}, but algorithm.keep_groups ranks the groups of a "
                               f"batch against each other and cannot judge one that comes later; set refill to 0, or choose "
                               f"informative of eau_jax.core.batching or unsolved of eau_jax.algorithms.keep")
-        if self.judge is not None and self.env.question is None:
+        if self.judge is not None and self.env.question is None and self.env.verdict is None:
             raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
         _refuse_idle(self)
 

@@ -346,23 +346,38 @@ def test_the_users_notification_and_history_in_mock(domains, worlds_of):
     assert play(env, refusal, saying(REFUSAL))[1].outcome.components == {"DB": 1.0, "ACTION": 0.0}
 
 
-def test_statements_are_judged_only_by_a_judge(domains):
-    domain = domains["retail"]
+def test_statements_are_judged_only_by_a_judge(domains, worlds_of):
+    env, domain = worlds_of["retail"], domains["retail"]
     task = next(task for task in domain.tasks if task.data["evaluation_criteria"]["nl_assertions"])
-    assert basis(task, judged=False) == ("DB", "COMMUNICATE") and basis(task, judged=True) == ("DB", "NL_ASSERTION")
-    seen = []
+    statements = task.data["evaluation_criteria"]["nl_assertions"]
+    assert [env.basis(task, env.knobs, judged) for judged in (False, True)] == ["DB x COMMUNICATE", "DB x NL_ASSERTION"]
+    assert env.basis(task, env.knobs.replace(basis_db=np.int32(0)), True) == "NL_ASSERTION"
+    lines, state = play(env, task, env.expert)
+    last = lines[-1][2]
+    assert state.outcome.record["basis"] == ["DB", "COMMUNICATE"]
+    table = env.table((task,))
+    asked = env.verdict(table, env.knobs, state, last)
+    for answer, met in (("true " * len(statements), 1.0), ("1. False " * len(statements), 0.0)):
+        ruled, step = asked.read(answer)
+        assert ruled.outcome.record["basis"] == ["DB", "NL_ASSERTION"] and ruled.outcome.reward == met
+        assert float(step.reward) == met and bool(step.success) == bool(met) and bool(step.done)
+    assert asked.read("true " * (len(statements) + 1)) is None and asked.read("true, I think") is None
+    shown = asked.messages[-1]["content"]
+    assert all(statement in shown for statement in statements) and '"role": "tool"' in shown
+    assert env.verdict(table, env.knobs, env.reset(table, env.knobs, 0, 0), last) is None, "the user has not ended it"
 
-    def judge(transcript, statements):
-        seen.append((transcript, tuple(statements)))
-        return [verdict] * len(statements)
 
-    for verdict in (True, False):
-        env = world(domain, judge)
-        _, state = play(env, task, env.expert)
-        assert state.outcome.record["basis"] == ["DB", "NL_ASSERTION"] and state.outcome.reward == float(verdict)
-    transcript, statements = seen[0]
-    assert statements == tuple(task.data["evaluation_criteria"]["nl_assertions"])
-    assert {line["role"] for line in transcript} == {"assistant", "user", "tool"}
+def test_a_basis_of_statements_without_any_needs_no_answer(domains, worlds_of):
+    env, domain = worlds_of["retail"], domains["retail"]
+    task = next(task for task in domain.tasks if "NL_ASSERTION" in task.data["evaluation_criteria"]["reward_basis"]
+                and not task.data["evaluation_criteria"]["nl_assertions"])
+    lines, state = play(env, task, env.expert)
+    last = lines[-1][2]
+    asked = env.verdict(env.table((task,)), env.knobs, state, last)
+    assert asked.messages == [] and asked.read("")[0].outcome.record["basis"] == ["DB", "NL_ASSERTION"]
+    airline = domains["airline"]
+    lines, state = play(worlds_of["airline"], airline.tasks[0], worlds_of["airline"].expert)
+    assert worlds_of["airline"].verdict(worlds_of["airline"].table((airline.tasks[0],)), env.knobs, state, lines[-1][2]) is None
 
 
 def test_the_system_text_holds_policy_and_schemas_and_no_task(domains, worlds_of):

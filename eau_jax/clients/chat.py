@@ -1,6 +1,7 @@
 """An OpenAI-compatible chat client for LLM users, judges and API models. The only file that imports `openai`."""
 
 import asyncio
+import dataclasses
 import email.utils
 import os
 import random
@@ -35,42 +36,49 @@ async def _closer(api: openai.AsyncOpenAI) -> AsyncIterator[None]:
         await api.close()
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class ChatClient:
     """Chat completions with a deadline, retries and a concurrency limit.
+
+        ChatClient("http://localhost:8000/v1", "Qwen/Qwen3-8B", temperature=0.0, max_tokens=4096, timeout_s=300.0)
 
     Rate limits (429), time-outs (408 or no answer), server errors, broken connections and answers that are no completion
     are retried with exponential back-off and jitter, or after the server's Retry-After. Anything else, and a call that
     runs out of retries or of time, ends as InfraError.
 
-    Args:
-      base_url: of the server, ending in /v1 as a rule.
-      model: name sent to the server.
-      api_key_variable: environment variable that holds the key; unset or empty means a server that wants none.
-      timeout_s: seconds for one attempt.
-      deadline_s: seconds for the whole call, waiting for a free slot and all retries included.
-      max_retries: attempts after the first.
-      max_concurrency: calls in flight at once.
-      temperature, max_tokens: of every completion.
-
     Raises:
       ValueError: for a setting that cannot be used.
     """
 
-    def __init__(self, base_url: str, model: str, *, api_key_variable: str = "OPENAI_API_KEY", timeout_s: float = 30.0,
-                 deadline_s: float = 120.0, max_retries: int = 4, max_concurrency: int = 32, temperature: float = 0.7,
-                 max_tokens: int = 256):
-        for name, value, least, kind in (("timeout_s", timeout_s, 1e-3, float), ("deadline_s", deadline_s, 1e-3, float),
-                                         ("max_retries", max_retries, 0, int), ("max_concurrency", max_concurrency, 1, int),
-                                         ("temperature", temperature, 0.0, float), ("max_tokens", max_tokens, 1, int)):
+    base_url: str = dataclasses.field(kw_only=False)
+    """of the server, ending in /v1 as a rule"""
+    model: str = dataclasses.field(kw_only=False)
+    """name sent to the server"""
+    api_key_variable: str = "OPENAI_API_KEY"
+    """environment variable that holds the key; unset or empty means a server that wants none"""
+    timeout_s: float = 30.0
+    """seconds for one attempt"""
+    deadline_s: float = 120.0
+    """seconds for the whole call, waiting for a free slot and all retries included"""
+    max_retries: int = 4
+    """attempts after the first"""
+    max_concurrency: int = 32
+    """calls in flight at once"""
+    temperature: float = 0.7
+    """of every completion"""
+    max_tokens: int = 256
+    """of every completion, thinking included"""
+
+    def __post_init__(self):
+        for name, least, kind in (("timeout_s", 1e-3, float), ("deadline_s", 1e-3, float), ("max_retries", 0, int),
+                                  ("max_concurrency", 1, int), ("temperature", 0.0, float), ("max_tokens", 1, int)):
+            value = getattr(self, name)
             if not isinstance(value, (int, kind)) or not value >= least:
                 allowed = f"{'an integer, ' * (kind is int)}{least:g} or more"
                 raise ValueError(f"ChatClient: {name} is {value!r}; allowed: {allowed}")
-        if not isinstance(model, str) or not model:
-            raise ValueError(f"ChatClient: model is {model!r}; give the name that the server knows it by")
-        self._url = _split(base_url)
-        self.base_url, self.model, self.api_key_variable = base_url.strip(), model, api_key_variable
-        self.timeout_s, self.deadline_s, self.max_retries = timeout_s, deadline_s, max_retries
-        self.max_concurrency, self.temperature, self.max_tokens = max_concurrency, temperature, max_tokens
+        if not isinstance(self.model, str) or not self.model:
+            raise ValueError(f"ChatClient: model is {self.model!r}; give the name that the server knows it by")
+        self._url = _split(self.base_url)
         self._limit = "max_tokens"    # what the server calls it
         self._links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Link] = weakref.WeakKeyDictionary()
 
@@ -128,7 +136,7 @@ class ChatClient:
         loop = asyncio.get_running_loop()
         if loop not in self._links:
             key = self._key()
-            api = openai.AsyncOpenAI(base_url=self.base_url, api_key=key if key else "none", max_retries=0,
+            api = openai.AsyncOpenAI(base_url=self.base_url.strip(), api_key=key if key else "none", max_retries=0,
                                      timeout=self.timeout_s)
             self._links[loop] = _Link(api, asyncio.Semaphore(self.max_concurrency), _closer(api))
             await anext(self._links[loop].closer)

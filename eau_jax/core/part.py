@@ -70,7 +70,7 @@ class Question(NamedTuple):
 class Verdict(NamedTuple):
     """What a judge is asked about a finished episode, where its score depends on it."""
 
-    messages: list[dict[str, str]]
+    messages: list[dict[str, str]]      # none: nothing is asked, and `read("")` decides
     read: Callable[[str], tuple[Any, TimeStep] | None]   # its answer as the last state and time step; None: unreadable
 
 
@@ -95,7 +95,7 @@ class Env(NamedTuple):
     expert: Callable[[Task, Any, Any], str]                 # host: (task, state, numpy rng) -> a good agent message
     novice: Callable[[Task, Any, Any], str]                 # host: the same for a mediocre agent, for cold starts
     question: Callable[[Task, str, Any], Question | None] | None = None  # host: what to ask a judge; None: nothing
-    verdict: Callable[..., Verdict | None] | None = None  # host: (table, knobs, last state); None: nothing to ask
+    verdict: Callable[..., Verdict | None] | None = None  # host: (table, knobs, last state, last time step); None: nothing
     basis: Callable[[Task, Any, bool], str] | None = None  # host: (task, knobs, judged?) -> what the score is made of
     slow_parse: bool = False                                # `parse` may take seconds (it runs code): not on the event loop
     host: bool = False                                      # `reset` and `step` are plain Python over a host state

@@ -48,6 +48,7 @@ class Plan:
     """An evaluation. Its folder is <root>/sealed/eval/<name>."""
 
     name: str
+    """of the folder of its results"""
     benches: Part
     """tuple of Bench"""
     player: Part

@@ -11,9 +11,13 @@ from eau_jax.core.records import RunFolderError, read_lines, write_atomic
 from eau_jax.eval.numbers import Interval, paired
 from eau_jax.report.dialogue import ranked
 from eau_jax.report.draw import bars
-from eau_jax.report.markup import POLICY, folded, note, number, style, table, tag
+from eau_jax.report.markup import POLICY, count, folded, note, number, style, table, tag
 
-COLUMNS = ("tasks", "episodes", "infra_errors", "score", "metric", "success", "turns", "effective_turns", "time_weighted", "trials")
+COLUMNS = ("tasks", "episodes", "infra_errors", "score", "metric", "success", "turns", "effective_turns", "time_weighted",
+           "trials")
+COUNTS = {"truncated": "episodes truncated", "cut": "with a message cut off", "filtered": "with a message filtered",
+          "judged": "messages judged", "unreadable": "judge unreadable", "leaked": "replies that leaked"}
+SPOKE = {"llm": "replies by an LLM", "draft": "by the draft in its place"}
 
 
 class Evaluation(NamedTuple):
@@ -41,19 +45,25 @@ def write_page(folder: str | Path) -> Path:
     """Writes report.html and score.png beside the record."""
     one = read(folder)
     record, results = one.record, one.record["results"]
-    facts = [f"player {record['player']}", f"user {record['user']}", f"judge {record['judge'] or 'none'}",
-             f"{record['repeats']} per task", f"seed {record['seed']}", "second look" if record["second_look"] else "first look"]
+    facts = [f"player {record['player']}", f"user {_named(record['user'], record['user_identity'])}",
+             f"judge {record['judge'] or 'none'}", f"{record['repeats']} per task", f"seed {record['seed']}",
+             "second look" if record["second_look"] else "first look"]
     rows = [[name, *(_cell(result[column]) for column in COLUMNS)] for name, result in results.items()]
-    ks = sorted({k for result in results.values() for k in result["pass^k"]}, key=int)
-    passes = [[name, *(number(result["pass^k"].get(k)) for k in ks), number(result["best_of_k"])]
+    passes, means = _passes(record), _means(record)
+    counts = [[name, *(number(result[column]) for column in COUNTS), *(number(result["spoke"].get(who, 0)) for who in SPOKE)]
               for name, result in results.items()]
-    means = [[what, number(values["micro"]), number(values["macro"])] for what, values in record["averages"].items()]
+    bases = [[name, ", ".join(f"{basis} ({tasks})" for basis, tasks in bench["basis"].items())]
+             for name, bench in record["benches"].items()]
     body = [
         tag("h1", record["name"]), tag("p", " · ".join(facts), class_="dim"),
         tag("h2", "Results"), table(("benchmark", *COLUMNS), rows),
         note("Means over tasks with their 95 % bootstrap interval. Infrastructure errors are left out, never scored as 0."),
-        tag("h2", "pass^k"), table(("benchmark", *(f"pass^{k}" for k in ks), "best metric of a task"), passes),
-        tag("h2", "Averages over benchmarks"), table(("", "micro (by tasks)", "macro"), means),
+        tag("h2", "pass^k"), table(*passes),
+        tag("h2", "Averages over benchmarks"), table(*means),
+        tag("h2", "What else happened"),
+        table(("benchmark", *COUNTS.values(), *SPOKE.values()), counts),
+        *(note(remark) for remark in remarks(folder)),
+        tag("h2", "What a score is made of"), table(("benchmark", "basis (tasks)"), bases),
         tag("h2", "Dialogues"),
         *(part for name in results for part in
           (tag("h3", name), *ranked([line for line in one.episodes if line["bench"] == name]))),
@@ -67,8 +77,8 @@ def write_page(folder: str | Path) -> Path:
     return one.folder / "report.html"
 
 
-def results_table(folder: str | Path) -> Table:
-    """The results for a terminal."""
+def results_tables(folder: str | Path) -> list[Table]:
+    """For a terminal: the results, pass^k, and the averages over benchmarks where there are several."""
     one = read(folder)
     shown = Table(title=f"{one.record['name']}: {one.record['player']}" + " (second look)" * one.record["second_look"])
     for column in ("benchmark", "tasks", "score", "95 % interval", "metric", "success", "turns", "errors"):
@@ -78,7 +88,33 @@ def results_table(folder: str | Path) -> Table:
         shown.add_row(name, str(result["tasks"]), number(score.mean), f"{number(score.low)} to {number(score.high)}",
                       *(number(result[what]["mean"]) for what in ("metric", "success")), number(result["turns"]),
                       str(result["infra_errors"]))
+    several = sum(bench["averaged"] for bench in one.record["benches"].values()) > 1
+    return [shown, _terminal("pass^k", *_passes(one.record)),
+            *[_terminal("averages over benchmarks", *_means(one.record))] * several]
+
+
+def _terminal(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    shown = Table(title=title)
+    for place, column in enumerate(head):
+        shown.add_column(column, justify="right" if place else "left")
+    for row in rows:
+        shown.add_row(*row)
     return shown
+
+
+def _passes(record: Mapping[str, Any]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """pass^k by benchmark: head and rows of a table."""
+    results = record["results"]
+    ks = sorted({k for result in results.values() for k in result["pass^k"]}, key=int)
+    rows = [[name, *(number(result["pass^k"].get(k)) for k in ks), number(result["best_of_k"])]
+            for name, result in results.items()]
+    return ("benchmark", *(f"pass^{k}" for k in ks), "best metric of a task"), rows
+
+
+def _means(record: Mapping[str, Any]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Averages over benchmarks: head and rows of a table."""
+    return ("", "micro (by tasks)", "macro"), [
+        [what, number(values["micro"]), number(values["macro"])] for what, values in record["averages"].items()]
 
 
 def unscored(folder: str | Path) -> list[str]:
@@ -86,10 +122,31 @@ def unscored(folder: str | Path) -> list[str]:
     return [name for name, result in read(folder).record["results"].items() if not result["episodes"]]
 
 
-def first_errors(folder: str | Path) -> dict[str, str]:
-    """Why episodes were dropped, by benchmark that has such."""
-    results = read(folder).record["results"]
-    return {name: result["first_error"] for name, result in results.items() if result["first_error"] is not None}
+def remarks(folder: str | Path) -> list[str]:
+    """What a reader of the scores has to know, one line each; none where all went well."""
+    lines = []
+    for name, result in read(folder).record["results"].items():
+        why = f", the first because: {result['first_truncated']}" if result["first_truncated"] else ""
+        known = [
+            (result["infra_errors"], f"dropped: failed outside the agent's control, the first because: {result['first_error']}"),
+            (result["truncated"], f"ended where the agent's context or token budget was full; what was earned until then "
+                                  f"counts{why}"),
+            (result["cut"], "with a message of the agent that was cut off at its limit of tokens")]
+        lines += [f"{name}: {count(episodes, 'episode')} {what}" for episodes, what in known if episodes]
+        if result["unreadable"]:
+            asked = result["judged"] + result["unreadable"]
+            lines.append(f"{name}: {result['unreadable']} of {asked} answers of the judge could not be read; words decided")
+        if result["spoke"].get("draft"):
+            lines.append(f"{name}: {count(result['spoke']['draft'], 'turn')} where what the user's model wrote would not do and "
+                         "the symbolic user's own words were said")
+    return lines
+
+
+def _named(kind: str, identity: Mapping[str, Any]) -> str:
+    """A user with the models that it speaks through."""
+    parts = [identity, *(identity[side] for side in ("first", "second") if side in identity)]
+    models = [part["model"] for part in parts if "model" in part]
+    return f"{kind} ({', '.join(models)})" if models else kind
 
 
 class Comparison(NamedTuple):
@@ -141,7 +198,8 @@ def compare(folders: Sequence[str], what: str = "score") -> list[Comparison]:
 def _rules(bench: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be the same for two evaluations of a benchmark to be compared."""
     limits = {path: value for path, value in bench["knobs"].items() if path.startswith("env.")}
-    return {"env": bench["env"], "version": bench["version"], "rules": bench["rules_sha256"], "limits": limits}
+    return {"env": bench["env"], "version": bench["version"], "rules": bench["rules_sha256"], "limits": limits,
+            "basis of the score": sorted(bench["basis"])}
 
 
 def comparison_table(lines: Sequence[Comparison], what: str) -> Table:

@@ -159,9 +159,9 @@ async def _ruled(simulator: Simulator, budgets: Budgets, pinned: Pinned, state: 
     Raises:
       InfraError: when none of VERDICTS answers can be read: a score that is made of something else would not compare.
     """
-    verdict = simulator.env.verdict(simulator.table, pinned.knobs["env"], state)
-    if verdict is None:
-        return state, time_step, False
+    verdict = simulator.env.verdict(simulator.table, pinned.knobs["env"], state, time_step)
+    if verdict is None or not verdict.messages:
+        return *(verdict.read("") if verdict else (state, time_step)), False
     for _ in range(VERDICTS):
         said = visible(await _within(budgets.user_seconds, "the judge", simulator.judge.complete(verdict.messages)))
         found = verdict.read(said)

@@ -231,4 +231,4 @@ def colbench(execute: Execute) -> Env:
         rules=resources.files("eau_jax.envs").joinpath("rules/colbench.toml").read_text(encoding="utf-8"),
         table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parser(execute),
         render=text.render, disclosed=text.disclosed, secrets=text.secrets, score=passed, metric=passed, expert=text.expert,
-        novice=text.novice, slow_parse=True)
+        novice=text.novice, basis=lambda task, knobs, judged: "share of tests passed", slow_parse=True)

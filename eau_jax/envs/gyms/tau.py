@@ -30,6 +30,7 @@ from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.episode import FEATURES, State
 from eau_jax.envs.tau2.evaluate import missing
 from eau_jax.envs.tau2.plan import plan
+from eau_jax.envs.tau2.ruling import described
 from eau_jax.envs.tau2.retail_tools import retail_tools
 from eau_jax.envs.tau2.user import CALLED, Do, first_open
 from eau_jax.envs.tau2.world import world
@@ -190,7 +191,7 @@ def tau_gym(domains: Mapping[str, Domain]) -> Env:
         table=table, reset=reset, observe=observe, step=step,
         prompt=lambda task: (SYSTEM.format(_WHO[task.id.partition("-")[0]]), task.data["obs"]), parse=parse, render=render,
         disclosed=told("disclosed"), secrets=told("secrets"), score=score, metric=score, expert=expert, novice=novice,
-        host=True)
+        basis=lambda task, knobs, judged: described(made(task)[1], knobs, judged=False), host=True)
 
 
 def _record(task: Task) -> dict[str, Any]:

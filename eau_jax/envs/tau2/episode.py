@@ -5,7 +5,7 @@ Plain Python over an immutable state whose database is a few changed records (`t
 
 import dataclasses
 import json
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 from flax import struct
@@ -17,7 +17,7 @@ from eau_jax.envs.ending import stop_code
 from eau_jax.envs.tau2.call import Tool, call
 from eau_jax.envs.tau2.database import Changed
 from eau_jax.envs.tau2.domain import Domain
-from eau_jax.envs.tau2.evaluate import Judge, Outcome, Start, equal_call, evaluate
+from eau_jax.envs.tau2.evaluate import Outcome, Start, equal_call, evaluate
 from eau_jax.envs.tau2.plan import DETAILS, FIRST, Plan
 from eau_jax.envs.tau2.user import (AGREED, CALLED, OPEN, REFUSED, SETTLED, Do, Say, first_open, goal_mask, words)
 
@@ -196,14 +196,19 @@ def _decided(who: Plan, knobs: Knobs, state: State, act: Act, code: Do,
     return (Say.STOP if first_open(status) is None else Say.CHANGE), 0, tuple(status), 0
 
 
+def off(knobs: Any) -> set[str]:
+    """Components of the basis that shall not count."""
+    return {name for name, on in (("DB", knobs.basis_db), ("COMMUNICATE", knobs.basis_communicate)) if not int(on)}
+
+
 def ended(domain: Domain, here: Row, knobs: Any, state: State, end: StopReason, wanted: Changed | None,
-          judge: Judge | None) -> tuple[State, float]:
-    """The last state, with its outcome where the talk was ended as it should, and the reward. `wanted` is as of `gold`."""
+          verdicts: Sequence[bool] | None = None) -> tuple[State, float]:
+    """The last state, with its outcome where the talk was ended as it should, and the reward. `wanted` is as of `gold`,
+    `verdicts` as of `evaluate`."""
     state = dataclasses.replace(state, done=True, stop=stop_code(end))
     if end is not StopReason.COMPLETED:
         return state, 0.0
-    off = {name for name, on in (("DB", knobs.basis_db), ("COMMUNICATE", knobs.basis_communicate)) if not int(on)}
-    outcome = evaluate(domain, here.task, wanted, state.changed, state.calls, state.said, judge, state.talk, off)
+    outcome = evaluate(domain, here.task, wanted, state.changed, state.calls, state.said, off(knobs), verdicts)
     partial = float(knobs.partial_credit) * _share(domain, here.plan, state)
     return dataclasses.replace(state, outcome=outcome), max(outcome.reward, partial)
 

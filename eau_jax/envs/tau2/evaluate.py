@@ -12,7 +12,7 @@ Without a judge NL_ASSERTION cannot be had: the basis is then the task's other c
 """
 
 import math
-from typing import Any, Callable, Container, Mapping, NamedTuple, Sequence
+from typing import Any, Container, Mapping, NamedTuple, Sequence
 
 from eau_jax.core.types import Task
 from eau_jax.envs.tau2.call import Refused, call, checked
@@ -20,7 +20,6 @@ from eau_jax.envs.tau2.database import NOTHING, Changed, View, merged, same
 from eau_jax.envs.tau2.domain import USER_TABLES, Domain
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
-Judge = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], Sequence[bool]]  # (transcript, statements) -> each true?
 DEFAULT_BASIS = ("DB", "COMMUNICATE")
 
 
@@ -98,8 +97,7 @@ def basis(task: Task, judged: bool) -> tuple[str, ...]:
 
 
 def evaluate(domain: Domain, task: Task, wanted: Changed | None, final: Changed, calls: Calls, said: Sequence[str],
-             judge: Judge | None = None, transcript: Sequence[Mapping[str, Any]] = (),
-             off: Container[str] = ()) -> Outcome:
+             off: Container[str] = (), verdicts: Sequence[bool] | None = None) -> Outcome:
     """The reward of an episode that the user ended; any other ending is worth 0 and is not evaluated.
 
     Args:
@@ -107,11 +105,11 @@ def evaluate(domain: Domain, task: Task, wanted: Changed | None, final: Changed,
       final: the records at the end.
       calls: the agent's tool calls, with those of the message history.
       said: the agent's words, with those of the message history.
-      judge: decides NL_ASSERTION; sees `transcript`.
       off: components that shall not count.
+      verdicts: a judge's, whether each statement is true; None: there is no judge.
     """
     criteria = task.data["evaluation_criteria"]
-    names = tuple(name for name in basis(task, judge is not None) if name not in off)
+    names = tuple(name for name in basis(task, verdicts is not None) if name not in off)
     components = {}
     for name in names:
         if name == "DB":
@@ -123,8 +121,7 @@ def evaluate(domain: Domain, task: Task, wanted: Changed | None, final: Changed,
         elif name == "ENV_ASSERTION":
             met = all(_holds(domain, each, final) for each in criteria.get("env_assertions") or ())
         else:
-            statements = criteria.get("nl_assertions") or ()
-            met = not statements or all(judge(transcript, statements))
+            met = all(verdicts)
         components[name] = float(met)
     return Outcome(math.prod(components.values()) if components else 0.0, names, components)
 

@@ -141,7 +141,7 @@ def sliced(domain: Domain, own: Slice) -> Env:
     return host._replace(
         name=f"tau2_{domain.name}_slice", table=table, reset=reset, observe=observe,
         step=functools.partial(step, own.write), parse=parse, render=render, score=score, metric=score, host=False,
-        expert=lambda task, state, rng: host.expert(task, seen(task, state), rng),
+        verdict=None, expert=lambda task, state, rng: host.expert(task, seen(task, state), rng),
         novice=lambda task, state, rng: host.novice(task, seen(task, state), rng))
 
 

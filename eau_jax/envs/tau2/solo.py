@@ -18,12 +18,14 @@ from flax import struct
 from eau_jax.core.knobs import knob
 from eau_jax.core.part import Act, Env, Kind, TimeStep
 from eau_jax.core.types import StopReason, Task
-from eau_jax.envs import file, message
+from eau_jax.envs import message
 from eau_jax.envs.tau2.agent import tool_call
 from eau_jax.envs.tau2.call import Tool, parameters
 from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.episode import Row, State, begun, called, ended, malformed, time_step
 from eau_jax.envs.tau2.message import ALONE, DONE, read_solo
+from eau_jax.envs.tau2.ruling import described
+from eau_jax.envs.tau2.task_check import check_solo
 from eau_jax.envs.tau2.user import Do, Say
 from eau_jax.envs.tau2.world import Rows, as_act, rows, score, system_text
 
@@ -64,9 +66,10 @@ def solo(domain: Domain, system: str | None = None) -> Env:
 
     def table(tasks: tuple[Task, ...]) -> tuple[Row, ...]:
         for task in tasks:
-            wrong = unfit(task)
-            if wrong:
-                raise ValueError(f"task {task.id!r}, field {wrong}; it has no solo mode")
+            try:
+                check_solo(task.data)
+            except ValueError as error:
+                raise ValueError(f"task {task.id!r}, field {error}; it has no solo mode") from None
         return tuple(map(row, tasks))
 
     nothing = lambda task, mask, seed: ()
@@ -76,25 +79,21 @@ def solo(domain: Domain, system: str | None = None) -> Env:
         observe=lambda table, knobs, state, act: np.array([state.turn + 1], np.int32), step=functools.partial(_step, alone),
         prompt=lambda task: (text, task.data["ticket"]), parse=_parse,
         render=lambda task, act, step, state, seed: state.output, disclosed=nothing, secrets=nothing, score=score,
-        metric=score, expert=functools.partial(_expert, row), novice=functools.partial(_novice, row), host=True)
-
-
-def unfit(task: Task) -> str:
-    """Why a task cannot be played without a user, as "field: expected ..., found ..."; "" where it can. Upstream's rule."""
-    ticket, criteria = task.data.get("ticket"), task.data["evaluation_criteria"]
-    if not isinstance(ticket, str) or not ticket.strip():
-        return f"ticket: expected a non-empty string, found {file.shown(ticket)}"
-    if not criteria.get("actions"):
-        return "evaluation_criteria.actions: expected one or more, found none"
-    history = (task.data.get("initial_state") or {}).get("message_history") or ()
-    if any(each["role"] == "user" or each["role"] == "assistant" and not each.get("tool_calls") for each in history):
-        return "initial_state.message_history: expected tool calls and their results alone, found words"
-    return ""
+        metric=score, expert=functools.partial(_expert, row), novice=functools.partial(_novice, row),
+        basis=described, host=True)
 
 
 def playable(domain: Domain) -> tuple[Task, ...]:
     """The tasks of a domain that can be played without a user."""
-    return tuple(task for task in domain.tasks if not unfit(task))
+    return tuple(task for task in domain.tasks if _fits(task))
+
+
+def _fits(task: Task) -> bool:
+    try:
+        check_solo(task.data)
+    except ValueError:
+        return False
+    return True
 
 
 def _parse(task: Task, text: str, state: State | None) -> Act:
@@ -120,7 +119,7 @@ def _step(alone: Domain, table: tuple[Row, ...], knobs: Knobs, state: State, act
         end = StopReason.PARSE_ERROR if state.invalid >= int(knobs.max_invalid) else None
     if end is None and state.turn >= int(knobs.max_turns):
         end = StopReason.MAX_TURNS
-    state, reward = ended(alone, here, knobs, state, end, here.gold[0], None) if end else (state, 0.0)
+    state, reward = ended(alone, here, knobs, state, end, here.gold[0]) if end else (state, 0.0)
     return state, time_step(state, Say.MALFORMED if code is Do.MALFORMED else Say.TOOL, reward)
 
 

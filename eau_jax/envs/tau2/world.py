@@ -30,9 +30,10 @@ from eau_jax.envs.tau2.data import check
 from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.episode import (
     FEATURES, Knobs, Row, State, answered, begun, called, ended, malformed, observe, time_step)
-from eau_jax.envs.tau2.evaluate import Judge, gold, start
+from eau_jax.envs.tau2.evaluate import gold, start
 from eau_jax.envs.tau2.plan import plan
 from eau_jax.envs.tau2.retail_tools import retail_tools
+from eau_jax.envs.tau2.ruling import described, verdict
 from eau_jax.envs.tau2.user import OPEN, Do, Say, first_open, read, secrets, values, words
 
 SYSTEM = ("You are a customer service agent. Follow the policy. In each turn either write to the user or make one tool "
@@ -41,11 +42,11 @@ Rows = Callable[[Task], Row]
 Tools = Mapping[str, Tool]
 
 
-def world(domain: Domain, judge: Judge | None = None, system: str | None = None) -> Env:
-    """The environment of a domain.
+def world(domain: Domain, system: str | None = None) -> Env:
+    """The environment of a domain. A judge, where a run or a plan has one, decides NL_ASSERTION; without one the basis is as
+    `tau2.evaluate` says.
 
     Args:
-      judge: decides NL_ASSERTION; None: the basis is as `tau2.evaluate` says.
       system: the whole system text; None: how to write, the policy, and every tool's schema.
     """
     tools = (domain.tools, retail_tools(last_item_wins=True) if domain.name == "retail" else domain.tools)
@@ -58,11 +59,12 @@ def world(domain: Domain, judge: Judge | None = None, system: str | None = None)
         rules=resources.files("eau_jax.envs").joinpath("rules/tau2.toml").read_text(encoding="utf-8"),
         table=lambda tasks: tuple(map(row, tasks)),
         reset=lambda table, knobs, index, key: begun(int(index), table[int(index)]),
-        observe=observe, step=functools.partial(_step, domain, tools, judge), prompt=prompt,
+        observe=observe, step=functools.partial(_step, domain, tools), prompt=prompt,
         parse=functools.partial(_parse, domain, row), render=functools.partial(_render, row),
         disclosed=lambda task, mask, seed: values(row(task).plan, mask),
         secrets=lambda task, mask, seed: secrets(row(task).plan, mask, opening(row(task))),
-        score=score, metric=score, expert=expert, novice=novice, host=True)
+        score=score, metric=score, expert=expert, novice=novice,
+        verdict=functools.partial(verdict, domain), basis=described, host=True)
 
 
 def rows(domain: Domain, tools: tuple[Tools, Tools]) -> Rows:
@@ -117,8 +119,8 @@ def as_act(heard: tau2_message.Call | tau2_message.Broken) -> Act:
         call=json.dumps({"name": heard.name, "arguments": dict(heard.arguments)}))
 
 
-def _step(domain: Domain, tools: tuple[Tools, Tools], judge: Judge | None, table: tuple[Row, ...], knobs: Knobs,
-          state: State, act: Act, reply: Any, key: Any) -> tuple[State, TimeStep]:
+def _step(domain: Domain, tools: tuple[Tools, Tools], table: tuple[Row, ...], knobs: Knobs, state: State, act: Act,
+          reply: Any, key: Any) -> tuple[State, TimeStep]:
     if state.done:
         return state, time_step(dataclasses.replace(state, tells=0), Say.LEFT, 0.0)
     here, code, last_wins = table[state.task], Do(int(act.code)), int(knobs.last_item_wins)
@@ -141,7 +143,7 @@ def _step(domain: Domain, tools: tuple[Tools, Tools], judge: Judge | None, table
         dismissed = call(domain.user_tools, domain.base, state.changed, "dismiss_notification",
                          {"notification_id": notification})
         state = dataclasses.replace(state, changed=dismissed.changed)
-    state, reward = ended(domain, here, knobs, state, end, here.gold[last_wins], judge)
+    state, reward = ended(domain, here, knobs, state, end, here.gold[last_wins])
     return state, time_step(state, say, reward)
 
 

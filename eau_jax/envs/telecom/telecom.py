@@ -314,7 +314,8 @@ telecom = Env(
     name="telecom", knobs=Knobs(), features=FEATURES,
     rules=resources.files("eau_jax.envs").joinpath("rules/telecom.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=parse, render=text.render,
-    disclosed=text.disclosed, secrets=text.secrets, score=score, metric=score, expert=agents.expert, novice=agents.novice)
+    disclosed=text.disclosed, secrets=text.secrets, score=score, metric=score, expert=agents.expert, novice=agents.novice,
+    basis=lambda task, knobs, judged: " x ".join(task.data["evaluation_criteria"]["reward_basis"]))
 telecom_solo = telecom._replace(
     name="telecom_solo", step=functools.partial(_step, True), rules='default = "ANSWER"\n', prompt=text.prompt_solo,
     parse=parse_solo, expert=agents.expert_solo, novice=agents.novice_solo)
