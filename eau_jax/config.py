@@ -158,6 +158,8 @@ class Rollout:
     """seconds that one call to the sampler or the user may take; then the episode is dropped and counted"""
     infra_retries: int = 1
     """further tries of an episode that failed for reasons outside the agent's control"""
+    record_tokens: bool = False
+    """keep token ids and log-probabilities in episodes/*.jsonl too; the files become about three times as large"""
     refill: int = 0
     """further rounds in which groups that algorithm.keep_groups dropped are replaced by groups of other tasks"""
 
@@ -201,24 +203,42 @@ class Learn:
 
 @dataclasses.dataclass(frozen=True)
 class Sft:
-    """Cold start: supervised fine-tuning on scripted episodes before reinforcement learning."""
+    """Supervised fine-tuning: the agent's cold start before reinforcement learning, or a model of the user."""
 
     steps: int = 0
-    """optimizer steps; 0: no cold start"""
+    """optimizer steps; 0: no fine-tuning"""
+    source: Literal["scripted", "rollouts", "dialogues"] = "scripted"
+    """what is learned from: episodes of the environment's scripts, recorded episodes of runs, or files of conversations"""
+    role: Literal["agent", "user"] = "agent"
+    """whose turns are learned; a model of the user is made by `eau-jax sft` alone"""
+    files: tuple[str, ...] = ()
+    """run folders (rollouts), or .json, .jsonl and .parquet files in the ShareGPT or OpenAI form (dialogues)"""
+    min_score: float = 0.0
+    """lowest score of an episode or conversation that is learned from; 0: all"""
+    success_only: bool = False
+    """only episodes or conversations that succeeded"""
+    per_task: int = 0
+    """of recorded episodes, the most that are kept of one task, the best first; 0: all"""
     episodes: int = 512
     """scripted episodes to imitate"""
     batch: int = 32
-    """episodes per optimizer step"""
+    """episodes or conversations per optimizer step"""
     learning_rate: float = 1e-3
-    """step size of the cold start"""
+    """step size of the fine-tuning"""
     expert_share: float = 0.0
-    """share of the episodes played by the environment's expert; its novice plays the rest"""
+    """share of the scripted episodes played by the environment's expert; its novice plays the rest"""
 
     def __post_init__(self):
-        at_least(self, 0, "steps", "learning_rate")
+        at_least(self, 0, "steps", "learning_rate", "min_score", "per_task")
         at_least(self, 1, "episodes", "batch")
         if not 0 <= self.expert_share <= 1:
             raise ConfigError(f"sft.expert_share = {self.expert_share} is out of range; allowed: 0 to 1")
+        for name, allowed in (("source", ("scripted", "rollouts", "dialogues")), ("role", ("agent", "user"))):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"sft.{name} = {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        if self.steps and self.source != "scripted" and not self.files:
+            raise ConfigError(f"sft.source = {self.source} needs sft.files; give "
+                              f"{'run folders' if self.source == 'rollouts' else 'files of conversations'} with --sft.files")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,7 +358,7 @@ def _refuse_idle(config: Config) -> None:
     """A setting that would do nothing in this run is refused, not ignored."""
     made = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
     critic = ("critic_updates", "critic_warmup", "critic_refit")
-    has_critic = config.algorithm.advantage.needs_critic
+    has_critic, source = config.algorithm.advantage.needs_critic, config.sft.source
     idle = [
         (config.model.make is not None, config.model, "model", ("folder",), "the model is made by model.make"),
         (config.model.make is None, config.model, "model", made, "the model is read from model.folder"),
@@ -348,7 +368,10 @@ def _refuse_idle(config: Config) -> None:
          "no swap changes a knob of rewards"),
         (config.algorithm.keep_groups is batching.every, config.rollout, "rollout", ("refill",),
          "algorithm.keep_groups drops no group"),
-        (config.sft.steps == 0, config.sft, "sft", ("episodes", "batch", "learning_rate", "expert_share"), "sft.steps is 0"),
+        (config.sft.steps == 0, config.sft, "sft", tuple(vars(config.sft)), "sft.steps is 0"),
+        (source != "scripted", config.sft, "sft", ("episodes", "expert_share"), f"sft.source is {source}"),
+        (source == "scripted", config.sft, "sft", ("files", "min_score", "success_only"), f"sft.source is {source}"),
+        (source != "rollouts", config.sft, "sft", ("per_task",), f"sft.source is {source}"),
         (bool(config.tasks.train_file), config.tasks, "tasks", ("train",), "tasks.train_file is given"),
         (bool(config.tasks.test_file), config.tasks, "tasks", ("test",), "tasks.test_file is given"),
     ]

@@ -1,5 +1,7 @@
-"""The cold start: supervised fine-tuning on episodes that the environment's scripted agents played."""
+"""Supervised fine-tuning in a run folder: the agent's cold start, or a model of the user."""
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,39 +12,49 @@ from eau_jax import start
 from eau_jax.assemble import Parts
 from eau_jax.core import batching, knobs as knob
 from eau_jax.core.records import RunFolder
+from eau_jax.demonstrations import gather
 from eau_jax.learner import sft
+from eau_jax.learner.parts import Learner
 from eau_jax.learner.state import init_tower
-from eau_jax.models import hf, lora
+from eau_jax.models import lora
 from eau_jax.progress import Watch
 
 
 def imitate(parts: Parts, weights: Any, folder: RunFolder, target: Path, watch: Watch) -> None:
-    """Fits the weights to scripted episodes and writes them to `target` as a Hugging Face folder; losses go to sft.jsonl.
+    """Fits the weights to the examples that the config names and writes them to `target` as a Hugging Face folder.
 
-    Batches are shuffled epochs over the episodes. Only the agent's tokens are in the loss. With LoRA the cold start trains
-    adapters too and merges them here: what it writes is the frozen base of what follows, and so its reference policy.
+    Losses go to sft.jsonl, what was read and left out to sft_data.json. Batches are shuffled epochs over the examples. Only
+    what the agent (or the user, for a model of it) says is in the loss. With LoRA this trains adapters too and merges them:
+    what it writes is the frozen base of what follows, and so its reference policy.
     """
     config = parts.config.sft
     knobs = knob.patch(parts.first.knobs, {"rl.policy_optimizer.learning_rate": config.learning_rate})["rl"]
-    tasks = parts.train.tasks[:min(config.episodes, len(parts.train.tasks))]
-    watch.say(f"cold start: {len(tasks)} scripted episodes, {config.steps} steps")
-    episodes = start.demonstrations(parts.config, tasks, parts.chat, max_tokens=parts.budgets.max_tokens,
-                                    max_new_tokens=parts.budgets.max_new_tokens)
-    trajectory = batching.to_trajectory([[episode] for episode in episodes], parts.learner.tokens, parts.learner.actions)
-    watch.say(f"cold start: scripted score {np.mean([episode.score for episode in episodes]):.3f}")
-    policy, frozen = init_tower(parts.learner, weights, jax.random.key(parts.config.seed))
+    examples, counts = gather(parts, watch)
+    folder.write("sft_data.json", json.dumps(counts, indent=1) + "\n")
+    epochs = config.steps * min(config.batch, len(examples)) / len(examples)
+    watch.say(f"fine-tuning: {config.steps} steps, {epochs:.1f} epochs")
+    learner = _learner(parts)
+    policy, frozen = init_tower(learner, weights, jax.random.key(parts.config.seed))
     folder.write("sft.jsonl", "")
     for step in range(1, config.steps + 1):
-        chosen = _batch(parts.config.seed, len(episodes), config.batch, step)
-        policy, metrics = sft.update(parts.learner, policy, frozen, jax.tree.map(lambda x: x[chosen], trajectory), knobs)
+        chosen = [examples[row] for row in _batch(parts.config.seed, len(examples), config.batch, step)]
+        trajectory = batching.to_demonstrations(chosen, parts.learner.tokens)
+        policy, metrics = sft.update(learner, policy, frozen, trajectory, knobs)
         folder.append("sft.jsonl", {"step": step} | {name: mean.result() for name, mean in sorted(metrics.items())})
-        watch.at("cold start", step, config.steps)
+        watch.at("fine-tuning", step, config.steps)
     fitted = lora.merge(parts.model, lora.join(frozen, policy.params))
-    hf.save(target, parts.model, jax.device_get(fitted), tokenizer_files_from=parts.folder)
+    start.save(target, parts.model, jax.device_get(fitted), parts.folder, parts.chat)
+
+
+def _learner(parts: Parts) -> Learner:
+    """The run's. Random weights are trained all of them, with LoRA too: under a frozen random embedding nothing is learned."""
+    if parts.config.model.make is not start.new_model:
+        return parts.learner
+    return dataclasses.replace(parts.learner, model=dataclasses.replace(parts.model, lora=None))
 
 
 def _batch(seed: int, count: int, size: int, step: int) -> np.ndarray:
-    """Which episodes step `step` (from 1) imitates."""
+    """Which examples step `step` (from 1) learns from."""
     size = min(size, count)
     epoch, place = divmod(step - 1, count // size)
     order = np.random.default_rng([seed, 2, epoch]).permutation(count)

@@ -5,6 +5,7 @@ renamed when it is complete, so a killed run leaves none that is half written.
 """
 
 import dataclasses
+import json
 import os
 import shutil
 import tempfile
@@ -82,6 +83,13 @@ def whole(folder: Path, write: Callable[[Path], None]) -> Path:
         write(unfinished)
         os.replace(unfinished, folder)
     return folder
+
+
+def save(folder: Path, model: ModelConfig, params: Any, tokenizer_from: Path, chat: template.Chat) -> None:
+    """A Hugging Face folder whose `generate` ends where our sampler does."""
+    hf.save(folder, model, params, tokenizer_files_from=tokenizer_from)
+    stops = {"eos_token_id": list(chat.stop_ids)}
+    (folder / "generation_config.json").write_text(json.dumps(stops) + "\n", encoding="utf-8")
 
 
 def new_model(config: Config, folder: Path) -> None:

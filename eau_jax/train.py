@@ -17,7 +17,7 @@ from typing import Any, Sequence
 import jax
 import numpy as np
 
-from eau_jax import start
+from eau_jax import demonstrations, start
 from eau_jax.assemble import Parts, assemble, check, draw, traces
 from eau_jax.config import Config, ConfigError
 from eau_jax.core import batching
@@ -80,7 +80,11 @@ def train(config: Config, source: str, *, resume: bool) -> None:
     Raises:
       ValueError: for what cannot be run; RunFolderError: for a folder in use, or one that already holds a run.
     """
+    if config.sft.role == "user":
+        raise ConfigError("sft.role = user makes a model of the user, which is no agent to train on; make it with "
+                          "`eau-jax sft`, in a run of its own")
     check(config)
+    _check_data(config)
     with RunFolder(Path(config.root) / config.name) as folder, Watch() as watch:
         begin(folder, config, source, resume)
         parts, weights = prepare(config, folder, watch)
@@ -109,18 +113,27 @@ def train(config: Config, source: str, *, resume: bool) -> None:
 
 
 def cold_start_only(config: Config, source: str) -> None:
-    """Makes the model and its cold start in the run folder; `train` goes on from there.
+    """Makes the model and fine-tunes it in the run folder; after the agent's cold start, `train` goes on from there.
 
     Raises:
-      ConfigError: when the config has no cold start.
+      ConfigError: when the config has no fine-tuning.
     """
     if not config.sft.steps:
         raise ConfigError("sft.steps is 0, so there is no cold start; give a number of steps with --sft.steps")
     check(config)
+    _check_data(config)
     with RunFolder(Path(config.root) / config.name) as folder, Watch() as watch:
         begin(folder, config, source, resume=False)
         prepare(config, folder, watch)
-        watch.say(f"the cold start is in {folder.path / 'cold_start'}; go on with eau-jax train {folder.path}")
+        made = folder.path / "cold_start"
+        watch.say(f"the user's model is in {made}; name it as the user with users.role_play" if config.sft.role == "user"
+                  else f"the cold start is in {made}; go on with eau-jax train {folder.path}")
+
+
+def _check_data(config: Config) -> None:
+    """Raises what is wrong with the files that a cold start still has to read."""
+    if not (Path(config.root) / config.name / "cold_start").exists():
+        demonstrations.check(config)
 
 
 def prepare(config: Config, folder: RunFolder, watch: Watch) -> tuple[Parts, Any]:
@@ -215,7 +228,7 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
 def _readable(config: Config, episode: Episode) -> dict[str, Any]:
     """The record of an episode with what the agent was told first."""
     system, opening = config.env.prompt(episode.task)
-    return {"system": system, "opening": opening} | to_record(episode)
+    return {"system": system, "opening": opening} | to_record(episode, config.rollout.record_tokens)
 
 
 def report(parts: Parts, folder: RunFolder, generation: Generation, metrics: dict[str, float], seconds: dict[str, float],

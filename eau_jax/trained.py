@@ -1,7 +1,6 @@
 """What the policy of a run can be used for: evaluation, export, conversation."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from eau_jax.eval.players import Player, single
 from eau_jax.folder import same_base
 from eau_jax.learner import checkpoint as stored
 from eau_jax.learner.state import place
-from eau_jax.models import hf, lora
+from eau_jax.models import lora
 from eau_jax.rollout.agent import policy
 from eau_jax.rollout.template import visible
 from eau_jax.samplers.types import TokenRequest
@@ -97,9 +96,7 @@ def export(run: str, target: str, which: str, adapter: bool) -> None:
         if adapter:
             base = Path(run) / COLD_START if parts.config.sft.steps else parts.folder
             return lora.save(folder, parts.model, weights, str(base))
-        hf.save(folder, parts.model, lora.merge(parts.model, weights), tokenizer_files_from=parts.folder)
-        stops = {"eos_token_id": list(parts.chat.stop_ids)}  # so that `generate` ends where our sampler does
-        (folder / "generation_config.json").write_text(json.dumps(stops) + "\n", encoding="utf-8")
+        start.save(folder, parts.model, lora.merge(parts.model, weights), parts.folder, parts.chat)
 
     start.whole(Path(target), write)
     Console().print(f"update {step} of {run} is in {target}", soft_wrap=True)

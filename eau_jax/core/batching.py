@@ -6,7 +6,7 @@ other. S is fixed for a run and rows are processed a fixed number at a time, so 
 """
 
 import dataclasses
-from typing import Sequence
+from typing import NamedTuple, Sequence
 
 import numpy as np
 
@@ -119,6 +119,34 @@ def _write(out: Trajectory, at: tuple[int, int], episode: Episode, tokens: int, 
         out.rewards[at][number] = turn.reward
         out.policy_version[at][number] = turn.policy_version
     out.discounts[at][len(episode.turns) - 1] = 0.0 if episode.stop.terminated else 1.0
+
+
+class Example(NamedTuple):
+    """A text to fine-tune on."""
+
+    tokens: np.ndarray    # i32[T]
+    learned: np.ndarray   # bool[T]: in the loss
+
+
+def to_demonstrations(examples: Sequence[Example], tokens: int) -> Trajectory:
+    """Examples -> arrays [P, 1, tokens] whose action tokens are those that are learned; each has one action.
+
+    Raises:
+      ValueError: for an example with more than `tokens` tokens.
+    """
+    P, longest = len(examples), max((len(example.tokens) for example in examples), default=0)
+    if longest > tokens:
+        raise ValueError(f"an example has {longest} tokens; the batch holds {tokens}: raise rollout.max_tokens")
+    out = Trajectory(
+        tokens=np.zeros((P, 1, tokens), np.int32), length=np.zeros((P, 1), np.int32),
+        action_ids=np.full((P, 1, tokens), -1, np.int32), sampler_logprobs=np.zeros((P, 1, tokens), np.float32),
+        rewards=np.zeros((P, 1, 1), np.float32), discounts=np.zeros((P, 1, 1), np.float32),
+        policy_version=np.zeros((P, 1, 1), np.int32))
+    for p, example in enumerate(examples):
+        out.tokens[p, 0, :len(example.tokens)] = example.tokens
+        out.action_ids[p, 0, :len(example.tokens)] = np.where(example.learned, 0, -1)
+        out.length[p, 0] = len(example.tokens)
+    return out
 
 
 def every(groups: Sequence[Sequence[Episode]]) -> np.ndarray:

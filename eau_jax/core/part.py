@@ -111,6 +111,8 @@ class Words(NamedTuple):
     agent_text: str               # what the user is replying to
     seed: int                     # of this reply: a function of task, episode and turn
     group_seed: int               # a function of task and turn only: the same for every episode of a group
+    history: tuple[tuple[str, str], ...] = ()  # ("user" | "agent", text) from the opening on, before `agent_text`
+    known: tuple[str, ...] = ()   # every value told so far, `disclosed` included
 
 
 class User(NamedTuple):

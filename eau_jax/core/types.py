@@ -97,6 +97,7 @@ class Turn:
     judged: bool = False      # a language model read the agent's message
     unreadable: bool = False  # it was asked, and its answer could not be read: words decided
     ended: str = "end_of_turn"  # how the action ended: "end_of_turn" | "length" (cut off) | "filtered" (by its provider)
+    told: tuple[str, ...] = ()  # the values that the user was allowed to tell in its reply
 
 
 @dataclasses.dataclass(frozen=True)

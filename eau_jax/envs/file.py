@@ -38,7 +38,7 @@ def read(path: str | Path, check: Check, beside: str, key: str = "id", field: st
 
 def _checked(path: Path, check: Check, naming: Callable[[str], str] | None = None) -> tuple[Record, ...]:
     records: dict[str, tuple[str, Record]] = {}
-    for place, record in _unkeyed(_objects(path)):
+    for place, record in _unkeyed(objects(path)):
         try:
             if not isinstance(record, Mapping):
                 raise ValueError(f"record: expected an object, found {shown(record)}")
@@ -90,7 +90,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _objects(path: Path) -> Iterator[tuple[str, Any]]:
+def objects(path: Path) -> Iterator[tuple[str, Any]]:
     """("line N", value) for each element of a JSON list, or each value of a sequence of JSON values."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -119,7 +119,21 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def rows(path: Path, key: str = "id") -> list[dict[str, Any]]:
-    """The rows of a parquet file; each has `reward_model[key]`.
+    """The rows of a parquet file of tasks; each has `reward_model[key]`.
+
+    Raises:
+      TaskFileError, ImportError: as `read`.
+    """
+    found = table(path)
+    for number, row in enumerate(found):
+        if not isinstance(row.get("reward_model"), Mapping) or key not in row["reward_model"]:
+            raise TaskFileError(f"{path}, row {number}, field reward_model.{key}: expected a task's id, found "
+                                f"{shown(row.get('reward_model'))}")
+    return found
+
+
+def table(path: Path) -> list[dict[str, Any]]:
+    """The rows of any parquet file.
 
     Raises:
       TaskFileError, ImportError: as `read`.
@@ -135,8 +149,4 @@ def rows(path: Path, key: str = "id") -> list[dict[str, Any]]:
         raise TaskFileError(f"{path}: expected a parquet file, found: {error}") from None
     if not found:
         raise TaskFileError(f"{path}: expected at least one row, found none")
-    for number, row in enumerate(found):
-        if not isinstance(row.get("reward_model"), Mapping) or key not in row["reward_model"]:
-            raise TaskFileError(f"{path}, row {number}, field reward_model.{key}: expected a task's id, found "
-                                f"{shown(row.get('reward_model'))}")
     return found

@@ -149,7 +149,7 @@ def to_record(episode: Episode, tokens: bool = False) -> dict[str, Any]:
         "tokens": len(episode.tokens),
         "turns": [{
             "agent": turn.agent_text, "reply": turn.reply_text, "spoke": turn.spoke, "reward": turn.reward,
-            "act": dict(turn.act), "parse_failed": turn.parse_failed, "leaked": turn.leaked,
+            "act": dict(turn.act), "told": list(turn.told), "parse_failed": turn.parse_failed, "leaked": turn.leaked,
             "judged": turn.judged, "unreadable": turn.unreadable, "ended": turn.ended,
             "observation_tokens": len(turn.observation), "action_tokens": len(turn.action),
             "policy_version": turn.policy_version,

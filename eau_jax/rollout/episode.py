@@ -96,7 +96,7 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
         raise ValueError(f"the prompt of task {task.id!r} has {len(observation)} tokens, and an episode may have "
                          f"{budgets.max_tokens}: raise rollout.max_tokens or leave long tasks out")
     state = simulator.reset(pinned.knobs, index, group)
-    history, told, solved = np.zeros(0, np.int32), 0, False
+    history, told, talk, known, solved = np.zeros(0, np.int32), 0, [("user", opening)], [], False
     while True:
         number, reply_seed = len(turns), turn_seed(seed, len(turns))
         history = np.concatenate([history, observation])
@@ -119,16 +119,20 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
         told |= int(time_step.disclosed)
         draft = env.render(task, act, time_step, state, reply_seed)
         spoken = Spoken(draft, "tool" if time_step.tool else "none", leaked=False)
+        values: tuple[str, ...] = ()
         if not time_step.done and not time_step.tool:  # nobody reads the last reply, so nobody is asked to word it
-            words = Words(draft=spoken.text, disclosed=env.disclosed(task, int(time_step.disclosed), reply_seed),
-                          secrets=env.secrets(task, told, reply_seed), opening=opening, agent_text=said,
-                          seed=reply_seed, group_seed=turn_seed(group, number))
+            values = env.disclosed(task, int(time_step.disclosed), reply_seed)
+            known += values
+            words = Words(draft=spoken.text, disclosed=values, secrets=env.secrets(task, told, reply_seed), opening=opening,
+                          agent_text=said, seed=reply_seed, group_seed=turn_seed(group, number), history=tuple(talk),
+                          known=tuple(known))
             spoken = await _within(budgets.user_seconds, "the user", speak(user, pinned.knobs["user"], words))
+            talk += [("agent", said), ("user", spoken.text)]
         turns.append(Turn(
             observation=observation, action=action, logprobs=np.asarray(completion.logprobs, np.float32),
             reward=float(time_step.reward), policy_version=completion.policy_version, spoke=spoken.spoke,
             act=_record(act, time_step, reply), agent_text=agent_text, reply_text=spoken.text,
-            parse_failed=int(act.kind) == Kind.MALFORMED, leaked=spoken.leaked, judged=judged,
+            parse_failed=int(act.kind) == Kind.MALFORMED, leaked=spoken.leaked, judged=judged, told=values,
             unreadable=unreadable, ended=completion.stop))
         if time_step.done:
             end = chat.closing(action)

@@ -6,6 +6,7 @@ too; Qwen3's drops the thinking of earlier turns and its empty think block, here
 """
 
 import functools
+import re
 from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
@@ -20,6 +21,7 @@ class Tag(NamedTuple):
 
 
 Pieces = tuple[Tag | str, ...]
+AGENT_MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")  # tags inside a message of the agent
 
 
 class Template(NamedTuple):
@@ -54,6 +56,15 @@ def bind(template: Template, tokenizer: Tokenizer) -> Chat:
         raise ValueError(f"template {template.name!r} needs the special tokens {missing}, which this tokenizer lacks; "
                          f"it has {sorted(tokenizer.special)}; choose the template of the model's family")
     end = np.array([tokenizer.special[template.stops[0]]], np.int32)
+    # What a model of the family writes as one token that is also read back; all others stay text.
+    known = [mark for mark in AGENT_MARKS if mark in tokenizer.special]
+    marks = [mark for mark in known if tokenizer.decode([tokenizer.special[mark]]) == mark]
+    marked = re.compile(f"({'|'.join(map(re.escape, marks))})") if marks else None
+
+    def write(text: str) -> np.ndarray:
+        parts = [text] if marked is None else [part for part in marked.split(text) if part]
+        pieces = tuple(Tag(part) if part in marks else part for part in parts)
+        return np.concatenate([tokenize(pieces, tokenizer), end])
 
     def closing(action: np.ndarray) -> np.ndarray:
         return end[:0] if len(action) and action[-1] == end[0] else end
@@ -66,7 +77,7 @@ def bind(template: Template, tokenizer: Tokenizer) -> Chat:
         reply=reply,
         closing=closing,
         read=lambda action: tokenizer.decode(action),
-        write=lambda text: np.concatenate([np.array(tokenizer.encode(text), np.int32), end]),
+        write=write,
         stop_ids=tuple(tokenizer.special[name] for name in template.stops if name in tokenizer.special))
 
 
@@ -87,6 +98,11 @@ def tokenize(pieces: Pieces, tokenizer: Tokenizer) -> np.ndarray:
 def show(pieces: Pieces) -> str:
     """The pieces as one string, tags by their text."""
     return "".join(piece.text if isinstance(piece, Tag) else piece for piece in pieces)
+
+
+def closes_thinking(template: Template) -> bool:
+    """Whether the glue before the agent's turn already holds its reasoning, an empty one."""
+    return Tag("</think>") in template.opening("", "")
 
 
 def visible(text: str) -> str:

@@ -1,0 +1,72 @@
+"""A user whose words are those of a model that was fine-tuned to be the user (EigenData, arXiv:2601.22607).
+
+Such a model sees the conversation with the roles exchanged: what the assistant said comes as the user's messages, and it
+writes the user's side. The prompt here is the one that it was trained on (`rollout/dialogue.py`). As with every user, the
+rules decide and the state follows them: the model is told only what the rules have disclosed so far.
+"""
+
+import re
+from typing import Sequence
+
+from flax import struct
+
+from eau_jax.core.knobs import knob
+from eau_jax.core.part import User, Words
+from eau_jax.core.types import Said
+from eau_jax.users.llm import Client, fault, is_client, plain, respond
+
+STOP = "###STOP###"                           # what the model writes when it has nothing more to say
+GREETING = "Hello! How can I help you today?"  # stands before a conversation that the user opens
+
+_SYSTEM = ("You are the user; the messages that you read are the assistant's. Write what the user says next: only what the "
+           f"scenario holds, and when it is asked for. When all is settled, write {STOP}.\n\nScenario:\n{{scenario}}")
+_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
+
+
+@struct.dataclass
+class Knobs:
+    word_limit: int = knob(60, 5, 400, "the draft stands for a reply of over twice as many words, and over twice its own")
+
+
+def role_play(client: Client) -> User:
+    """A user who speaks through a fine-tuned user model. A reply that would not do, by the standard of `users.llm`, or that
+    only ends the conversation, is replaced by the draft.
+
+    Raises:
+      ValueError: when `client` is none.
+    """
+    if not is_client(client):
+        raise ValueError(f"role_play({client!r:.60}): no chat client; give one such as eau_jax.clients.chat.ChatClient(...)")
+
+    async def voice(knobs: Knobs, words: Words) -> tuple[str, str]:
+        said = await client.complete(request(words))
+        text = plain(said).replace(STOP, "").strip()   # the rules decide when the conversation ends
+        wrong = fault(knobs, words, text, isinstance(said, Said) and said.finish == "length")
+        return (words.draft, "draft") if wrong else (text, "llm")
+
+    return User(name="role_play", knobs=Knobs(), respond=respond, voice=voice,
+                identity={"kind": "role_play"} | dict(client.identity))
+
+
+def request(words: Words) -> list[dict[str, str]]:
+    """The conversation so far as the user's model sees it, ending with the assistant's message."""
+    said = [{"role": "assistant", "content": text} if role == "user" else {"role": "user", "content": spoken(text)}
+            for role, text in (*words.history, ("agent", words.agent_text))]
+    return [{"role": "system", "content": system(scenario(words.opening, words.known))},
+            {"role": "user", "content": GREETING}, *said]
+
+
+def system(scenario: str) -> str:
+    """The system prompt of a user's model."""
+    return _SYSTEM.format(scenario=scenario)
+
+
+def scenario(opening: str, known: Sequence[str]) -> str:
+    """What the user wants and knows, where nothing but the conversation tells it."""
+    return "\n".join([f"Request: {opening}", *(f"Known: {value}" for value in dict.fromkeys(known))])
+
+
+def spoken(text: str) -> str:
+    """What a user hears of an assistant's message: no thinking, no tool calls."""
+    _, closed, tail = text.rpartition("</think>")
+    return _CALL.sub("", tail if closed else text.partition("<think>")[0]).strip()

@@ -1,0 +1,211 @@
+"""Supervised fine-tuning from every source, in a run folder: the agent's cold start and a model of the user."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from eau_jax import demonstrations, start, train
+from eau_jax.cli import main
+from eau_jax.config import ConfigError
+from eau_jax.config_file import replace, runnable
+from eau_jax.core.records import read_lines
+from eau_jax.envs.file import TaskFileError
+from eau_jax.envs.gyms.intention import intention
+from eau_jax.envs.gyms import intention_tasks
+from eau_jax.eval.held_out import sealed_file
+from eau_jax.local_chat import LocalChat
+from eau_jax.rollout.agent import demonstrator
+from eau_jax.rollout.collect import collect, run
+from eau_jax.rollout.episode import Budgets, Pinned
+from eau_jax.rollout.simulator import simulator
+from eau_jax.rollout.template import TINY, bind
+from eau_jax.rollout.tokenizer import from_folder
+from eau_jax.users.role_play import role_play
+from eau_jax.users.rules import compile_rules
+from tiny_config import config as tiny
+
+TINY_FILE = str(Path(__file__).with_name("tiny_config.py"))
+TALKS = [{"system": "Be kind.", "conversations": [
+    {"from": "human", "value": f"Plan trip {number}."}, {"from": "gpt", "value": "[action] Which date?"},
+    {"from": "observation", "value": "May"}, {"from": "gpt", "value": "[finish]"}]} for number in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+    first = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *_: first)
+
+
+def fine_tune(root, **changes):
+    """Runs `eau-jax sft` on the tiny config with some settings changed; returns the run folder."""
+    changes = {"root": str(root), "mesh.data": 1} | {name.replace("__", "."): value for name, value in changes.items()}
+    config = replace(tiny(), changes)
+    train.cold_start_only(config, runnable(TINY_FILE, changes))
+    return root / config.name
+
+
+def losses(folder):
+    return [line["nll"] for line in read_lines(folder / "sft.jsonl")]
+
+
+# --- sources
+
+
+def test_a_sharegpt_file_is_learned_once_its_bad_row_is_mended(tmp_path):
+    file = tmp_path / "talks.jsonl"
+    file.write_text(json.dumps(TALKS[0]) + '\n{"conversations": [{"from": "gpt", "value": 3}]}\n')
+    settings = dict(sft__source="dialogues", sft__files=(str(file),), sft__episodes=512, sft__steps=24, sft__batch=6,
+                    sft__learning_rate=2e-2)
+    with pytest.raises(TaskFileError, match=r"talks.jsonl, line 2, field conversations\[0\].value: expected a string"):
+        fine_tune(tmp_path, **settings)
+    file.write_text("".join(json.dumps(talk) + "\n" for talk in TALKS))
+    run_folder = fine_tune(tmp_path, **settings)
+    assert losses(run_folder)[-1] < 0.6 * losses(run_folder)[0]
+    data = json.loads((run_folder / "sft_data.json").read_text())
+    assert data["read"] == data["kept"] == 6 and 0 < data["learned tokens"] < data["tokens"]
+    assert json.loads((run_folder / "cold_start" / "generation_config.json").read_text())["eos_token_id"][0] == 5
+    written = (run_folder / "cold_start" / "model.safetensors").read_bytes()
+    file.unlink()
+    fine_tune(tmp_path, **settings)      # finished: nothing is read or done twice
+    assert (run_folder / "cold_start" / "model.safetensors").read_bytes() == written
+
+
+def parts_for(tmp_path, name, files, **settings):
+    """Parts of a config whose model is made once, for the sources alone."""
+    from eau_jax.assemble import assemble
+    changes = {key.replace("__", "."): value for key, value in settings.items()}
+    config = replace(tiny(), {"root": str(tmp_path), "mesh.data": 1, "sft.episodes": 512, "sft.source": name,
+                              "sft.files": tuple(map(str, files)), **changes})
+    folder = start.folder_of(config, tmp_path)
+    return assemble(config, folder, start.load(config, folder)[0])
+
+
+class Said:
+    """Collects what a run would say."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def test_of_prefix_rows_the_user_learns_the_longest_and_thresholds_want_their_fields(tmp_path):
+    turns = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}]
+    about = lambda dialog, correct: {"source_dialog_id": dialog, "correct": correct, "reward": 1}
+    rows = [{"messages": turns[:1], "answer": {"content": "B"}, "metadata": about(1, 1)},
+            {"messages": turns, "answer": {"content": "D"}, "metadata": about(1, 1)},
+            {"messages": turns, "answer": {"content": "E"}, "metadata": about(2, 0)}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def counted(**settings):
+        made = parts_for(tmp_path, "dialogues", [file], **settings)
+        found, counts = demonstrations.gather(made, Said())
+        chat = made.chat
+        return [chat.read(example.tokens[example.learned]) for example in found], counts
+
+    assert counted()[0] == ["B", "D", "E"]
+    assert counted(sft__success_only=True, sft__min_score=1.0)[0] == ["B", "D"]
+    user, counts = counted(sft__role="user")
+    assert user == ["AC###STOP###", "AC"] and counts["prefixes of another row"] == 1    # one that failed did not end well
+    file.write_text(json.dumps(TALKS[0]))
+    with pytest.raises(ConfigError, match="rows.jsonl, line 1: the row does not say how it went, but sft.min_score"):
+        counted(sft__min_score=0.5)
+
+
+def test_what_is_cut_or_too_long_is_counted(tmp_path):
+    long = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                         {"role": "user", "content": "x " * 400}, {"role": "assistant", "content": "c"}]}
+    never = {"messages": [{"role": "user", "content": "x " * 400}, {"role": "assistant", "content": "c"}]}
+    (tmp_path / "rows.json").write_text(json.dumps([long, never]))
+    watch = Said()
+    found, counts = demonstrations.gather(parts_for(tmp_path, "dialogues", [tmp_path / "rows.json"]), watch)
+    assert len(found) == 1 and counts["cut to rollout.max_tokens"] == 2 and counts["with nothing left to learn"] == 1
+    assert "2 cut to rollout.max_tokens, 1 with nothing left to learn, 1 kept" in watch.lines[-1]
+    (tmp_path / "rows.json").write_text(json.dumps([never]))
+    with pytest.raises(ConfigError, match="no example is left to learn from: 1 read"):
+        demonstrations.gather(parts_for(tmp_path, "dialogues", [tmp_path / "rows.json"]), watch)
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"sft.source": "rollouts", "sft.episodes": 512}, "sft.source = rollouts needs sft.files"),
+    ({"sft.source": "rollouts", "sft.files": ("x",)}, "sft.episodes = 8 would do nothing, because sft.source is rollouts"),
+    ({"sft.files": ("x",)}, "sft.files = ('x',) would do nothing, because sft.source is scripted"),
+    ({"sft.min_score": 0.5}, "sft.min_score = 0.5 would do nothing"),
+    ({"sft.source": "dialogues", "sft.episodes": 512, "sft.files": ("x",), "sft.per_task": 2},
+     "sft.per_task = 2 would do nothing"),
+    ({"sft.steps": 0, "sft.episodes": 512, "sft.batch": 32, "sft.role": "user"}, "sft.role = 'user' would do nothing"),
+    ({"sft.role": "tool"}, "sft.role = 'tool'; allowed: agent, user"),
+])
+def test_settings_that_do_nothing_are_refused(changes, words):
+    with pytest.raises(ConfigError) as error:
+        replace(tiny(), changes)
+    assert words in str(error.value)
+
+
+def test_the_command_line_refuses_what_cannot_be_trained(tmp_path, capsys):
+    def refused(command, *arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main([command, TINY_FILE, "--root", str(tmp_path), *arguments])
+        assert stopped.value.code == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "makes a model of the user" in refused("train", "--sft.role", "user")
+    rollouts = ["--sft.source", "rollouts", "--sft.files", "no/such", "--sft.episodes", "512"]
+    assert "'no/such' is not there" in refused("sft", *rollouts)
+    assert not (tmp_path / "tiny").exists()     # nothing was written
+
+
+# --- a model of the user
+
+
+def test_a_users_model_is_trained_and_plays_the_user(tmp_path):
+    folder = fine_tune(tmp_path, sft__role="user", sft__steps=3, rollout__max_tokens=512)
+    assert losses(folder)[-1] < losses(folder)[0]
+    client = LocalChat(str(folder / "cold_start"), TINY, slots=2, max_tokens=512, max_new_tokens=6, seed=3)
+    user = role_play(client)
+    task = intention_tasks.generate("train", 1, 0)
+    world = simulator(intention, user, task)
+    pinned = Pinned({"env": intention.knobs.replace(max_turns=np.int32(2)), "user": user.knobs, "rl": {}},
+                    compile_rules(intention.rules, intention.features), generation=0)
+    chat = bind(TINY, from_folder(folder / "cold_start"))
+
+    def play():
+        groups, stats = run(collect(world, demonstrator(intention.expert, chat), chat, pinned, Budgets(512, 64), indices=[0],
+                                    group_size=1, run_seed=0, step=0, retries=0))
+        return groups[0][0], stats
+
+    episode, stats = play()
+    assert episode.stop.usable, episode.error
+    assert episode.turns[0].spoke in ("llm", "draft") and episode.turns[0].reply_text
+    assert client._calls == 1        # the model was asked once: after the last turn nobody is
+    assert play()[0].turns[0].reply_text == episode.turns[0].reply_text
+
+
+# --- the whole way
+
+
+@pytest.mark.slow
+def test_fine_tuning_on_its_own_best_episodes_lifts_the_score(tmp_path):
+    size = {"model.d_model": 64, "model.num_layers": 2, "model.num_heads": 4, "model.num_kv_heads": 2, "model.d_ff": 192,
+            "model.vocab_size": 400}
+    common = {"root": str(tmp_path), "mesh.data": 1, "learn.steps": 1, "learn.critic_warmup": 1, "rollout.tasks": 96,
+              "rollout.group": 2, "rollout.max_tokens": 320, "rollout.max_new_tokens": 24, "rollout.slots": 64,
+              "learn.rows": 4, "tasks.train": 400, "tasks.test": 64, "swaps": (), "knobs": {"env.max_turns": 6},
+              "sft.batch": 32, "sft.learning_rate": 2e-3, "sft.steps": 60}
+
+    def score(changes):
+        config = replace(tiny(), common | changes)
+        train.train(config, runnable(TINY_FILE, {}), resume=False)
+        return next(line["score"] for line in read_lines(sealed_file(tmp_path / config.name)) if line["step"] == 0)
+
+    before = score(size | {"name": "base", "sft.episodes": 400})
+    plain = {name: getattr(type(tiny().model)(), name.split(".")[1]) for name in size}
+    after = score(plain | {"name": "filtered", "model.make": None, "model.folder": str(tmp_path / "base" / "cold_start"),
+                           "sft.source": "rollouts", "sft.files": (str(tmp_path / "base"),), "sft.min_score": before + 0.15,
+                           "sft.episodes": 512})
+    assert after > before + 0.05
