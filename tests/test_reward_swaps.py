@@ -1,7 +1,5 @@
 """One run in which rewards change their meaning twice and groups are filtered and replaced: what is learned when."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -57,13 +55,7 @@ def finished(tmp_path_factory, said):
         first = jax.devices()[:1]
         patch.setattr(jax, "devices", lambda *_: first)
         patch.setattr(train.Watch, "say", lambda watch, text: said.append(text))
-        yield launch(compiled_once(tmp_path_factory.mktemp("runs")), CHANGES, parts=PARTS)
-
-
-def compiled_once(root):
-    """`root`, whose runs use what other tests have compiled."""
-    (root / ".jax_cache").symlink_to(Path(__file__).parent.parent / ".jax_cache", target_is_directory=True)
-    return root
+        yield launch(tmp_path_factory.mktemp("runs"), CHANGES, parts=PARTS)
 
 
 def policy(run, step):
@@ -143,7 +135,6 @@ def test_resumed_in_a_refit_or_between_rounds_is_the_same_run(finished, tmp_path
         return real(parts, state, *rest)
 
     monkeypatch.setattr(train, "one_update", stopping)
-    compiled_once(tmp_path)
     for number in range(len(stops)):
         with pytest.raises(SystemExit):
             launch(tmp_path, CHANGES, resume=number > 0, parts=PARTS)
@@ -158,7 +149,7 @@ def test_resumed_in_a_refit_or_between_rounds_is_the_same_run(finished, tmp_path
 def test_a_run_that_forgets_to_refit_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(Generation, "refits", lambda generation, step, updates: False)
     with pytest.raises(AssertionError):
-        refits_follow_swaps_of_rewards(launch(compiled_once(tmp_path), CHANGES, parts=PARTS))
+        refits_follow_swaps_of_rewards(launch(tmp_path, CHANGES, parts=PARTS))
 
 
 # --- which swaps ------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from eau_jax.users.llm import llm
 from tiny_config import config as tiny
 
 TINY = str(Path(__file__).with_name("tiny_config.py"))
+CACHE = Path(__file__).resolve().parent.parent / ".jax_cache"
 # Seven episodes in eight devices' rows would be all padding: the loop is tested on one device, sharding elsewhere.
 ONE_DEVICE = {"mesh.data": 1}
 
@@ -37,6 +38,8 @@ def launch(root, changes=None, resume=False, parts=None):
     """Runs the tiny config below `root`, with plain settings and parts changed; returns its run folder."""
     changes = {"root": str(root), **ONE_DEVICE, **(changes or {})}
     config = replace(tiny(), {**changes, **(parts or {})})
+    if not (root / ".jax_cache").exists():  # what one run compiles, the next ones find
+        (root / ".jax_cache").symlink_to(CACHE, target_is_directory=True)
     train.train(config, runnable(TINY, changes), resume=resume)
     return root / config.name
 
