@@ -25,7 +25,7 @@ from eau_jax.envs.telecom.telecom import telecom
 from eau_jax.envs.telecom.parse import LOCATION, PHONE
 from eau_jax.envs.telecom.records import Call
 from eau_jax.envs.telecom.start import gold, padded
-from eau_jax.envs.telecom.tools import Do
+from eau_jax.envs.telecom.codes import Do
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
 

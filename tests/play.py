@@ -48,10 +48,10 @@ def play(env, task, agent: Callable, knobs=None, rules: str | None = None, seed:
     while not state.done:
         text = agent(task, state, rng)
         act = env.parse(task, text, state)
-        moved = _COMPILED[env.name](table, knobs, compiled, state, act, jax.random.key(seed))
+        moved = _COMPILED[env.name](table, knobs, compiled, state, act.replace(call=""), jax.random.key(seed))
         state, step, _, _ = jax.device_get(moved)
-        lines.append(Line(text, act, env.render(task, act, step, state, seed + len(lines)), float(step.reward), int(step.stop),
-                          bool(step.success), int(step.disclosed)))
+        reply = env.render(task, act, step, state, seed + len(lines))
+        lines.append(Line(text, act, reply, float(step.reward), int(step.stop), bool(step.success), int(step.disclosed)))
         assert len(lines) <= 64, "the episode does not end"
     return lines
 

@@ -227,7 +227,7 @@ def test_an_act_put_into_words_is_read_back(name):
     for task in tasks:
         for _ in range(10):
             for act in world.sayable_acts(task, rng):
-                equal(env.parse(task, world.agent_text(task, act), None), act)
+                equal(env.parse(task, world.agent_text(task, act), None).replace(call=""), act)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -22,7 +22,8 @@ from eau_jax.envs.telecom import tasks as telecom_tasks
 from eau_jax.envs.tau2.retail_tools import retail_tools
 from eau_jax.envs.tau2.call import call
 from eau_jax.envs.tau2.database import NOTHING, View
-from eau_jax.envs.telecom.records import AGENT_TOOLS, PHONE_TOOLS, account
+from eau_jax.envs.telecom.records import account
+from eau_jax.envs.telecom.schema import AGENT_TOOLS, PHONE_TOOLS
 
 pytestmark = pytest.mark.slow
 EPISODES, CALLS = 300, 12

@@ -1,5 +1,6 @@
 """Telecom: upstream's gold calls, a plain-Python oracle, the user's dialogue machine, the lexicon, leaks, null agents."""
 
+import copy
 import json
 import shutil
 
@@ -10,18 +11,21 @@ import pytest
 from oracles.telecom import Handset
 from play import WORLDS, built_in, play, script, turn
 
-from eau_jax.core.part import Act
+from eau_jax.core.part import Act, Reply
 from eau_jax.core.types import StopReason, Task
 from eau_jax.envs.telecom import tasks as telecom_tasks
 from eau_jax.envs.ending import stop_reason
+from eau_jax.envs.file import TaskFileError
 from eau_jax.envs.telecom.telecom import telecom, telecom_solo
 from eau_jax.envs.telecom.agents import called, tool_call, words
 from eau_jax.envs.telecom.goal import faults, met
 from eau_jax.envs.telecom.parse import FACTS, LOCATION, NAME, PHONE, REFUEL, SEVERAL, parse
-from eau_jax.envs.telecom.records import AGENT_TOOLS, PHONE_TOOLS, Call, encode
+from eau_jax.envs.telecom.records import Call, encode
+from eau_jax.envs.telecom.schema import AGENT_TOOLS, PHONE_TOOLS
 from eau_jax.envs.telecom.start import apply, arrays, gold, padded
+from eau_jax.envs.telecom.codes import Do
 from eau_jax.envs.telecom.tools import (
-    BILL_STATUS, CONNECTIONS, LINE_STATUS, MODES, SIGNALS, TECHS, TOGGLE, Do, agent_tool, nibble, phone_tool, sends_mms,
+    BILL_STATUS, CONNECTIONS, LINE_STATUS, MODES, SIGNALS, TECHS, TOGGLE, agent_tool, nibble, phone_tool, sends_mms,
     speed)
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.voice import leaks
@@ -48,7 +52,8 @@ def problem(intent, *names, persona="None"):
     data = {"id": f"t[PERSONA:{persona}]", "ticket": "Mend it.", "initial_state": {
                 "initialization_actions": [dict(env_type=s, func_name=n, arguments=fill(a)) for s, n, a in starts]},
             "evaluation_criteria": {
-                "actions": [dict(requestor=s, name=n, arguments=fill(a)) for s, n, a in mends],
+                "actions": [dict(requestor=s, name=n, arguments=fill(a), compare_args=[] if hopeless else None)
+                            for s, n, a in mends],
                 "env_assertions": telecom_tasks._assertions(intent, list(names), hopeless, ids),
                 "reward_basis": ["ENV_ASSERTION", "ACTION"] if hopeless else ["ENV_ASSERTION"]},
             "db": telecom_tasks._company(11, "Ann Lee", "555-0001", rng), "user_db": telecom_tasks.USER_DB}
@@ -325,7 +330,7 @@ def test_limits():
     task = problem("m", "data")
     ending = lambda lines: stop_reason(lines[-1].stop)
     errors = play(telecom, task, script(*['<tool_call>{"name": "toggle_data"}</tool_call>'] * 40))
-    assert ending(errors) is StopReason.TOOL_ERROR and len(errors) == 10 and "no such tool" in errors[0].reply
+    assert ending(errors) is StopReason.TOOL_ERROR and len(errors) == 10
     broken = play(telecom, task, script(*["<tool_call>"] * 40))
     assert ending(broken) is StopReason.PARSE_ERROR and len(broken) == 3
     endless = play(telecom, task, script(*[HELLO] * 64))
@@ -401,8 +406,10 @@ def test_solo_mode():
     task = problem("s", "airplane", "bill")
     solo = lambda *messages: play_solo(task, script(*messages))
     lines = solo("Hello", tool_call("check_status_bar"), tool_call("toggle_airplane_mode"), tool_call("done"))
-    assert "tool call" in lines[0][1] and lines[1][1] == "Status bar: airplane mode."
+    assert lines[0][1] == "There is nobody to talk to. Call one tool." and lines[1][1] == "Status bar: airplane mode."
     assert lines[-1][2] == 0 and lines[-1][3] is StopReason.COMPLETED
+    with pytest.raises(ValueError, match="^task 't', field ticket: expected a non-empty string, found nothing; it has no"):
+        telecom_solo.table((Task(id="t", env="telecom", data={**task.data, "ticket": None}),))
     for built in built_in("telecom", 6)[1]:
         assert play_solo(built, telecom_solo.expert)[-1][2] == 1, built.id
     assert all(line[4] for line in lines[1:3]), "what the phone says is a tool's output"
@@ -413,12 +420,13 @@ _SOLO = jax.jit(turn(telecom_solo))
 
 def play_solo(task, agent):
     """[(message, reply, reward, stop, tool)] of an episode in solo mode."""
-    table, rules, lines = telecom.table((task,)), compile_rules(telecom_solo.rules, telecom.features), []
-    state, rng = jax.device_get(telecom_solo.reset(table, telecom.knobs, 0, None)), np.random.default_rng(0)
+    table, rules, lines = telecom_solo.table((task,)), compile_rules(telecom_solo.rules, telecom.features), []
+    state, rng = jax.device_get(telecom_solo.reset(table, telecom_solo.knobs, 0, None)), np.random.default_rng(0)
     while not state.done:
         text = agent(task, state, rng)
         said = telecom_solo.parse(task, text, state)
-        state, step, *_ = jax.device_get(_SOLO(table, telecom.knobs, rules, state, said, jax.random.key(0)))
+        plain = said.replace(call="")
+        state, step, *_ = jax.device_get(_SOLO(table, telecom_solo.knobs, rules, state, plain, jax.random.key(0)))
         reply = telecom_solo.render(task, said, step, state, len(lines))
         lines.append((text, reply, float(step.reward), stop_reason(step.stop) if step.stop else None, bool(step.tool)))
     return lines
@@ -558,15 +566,147 @@ def test_a_folder_without_the_company_is_refused(shared_data, tmp_path):
 @pytest.mark.parametrize("field, broken, said", [
     ("db", None, "db: expected an object, found nothing"),
     ("initial_state", {"initialization_actions": []}, "expected an action set_user_info, found none"),
-    ("initial_state", {"initialization_data": {"x": 1}}, "initialization_data: expected nothing"),
-    ("evaluation_criteria", {"actions": [], "env_assertions": [{"func_name": "assert_moon", "arguments": {}}],
-                             "reward_basis": ["ENV_ASSERTION"]}, "expected a known assertion, found 'assert_moon'"),
     ("evaluation_criteria", {"actions": [], "env_assertions": [], "reward_basis": ["DB"]}, "reward_basis: expected"),
 ])
 def test_a_broken_task_is_refused_by_the_table(field, broken, said):
     task = problem("m", "data")
     with pytest.raises(ValueError, match="task 'bad', field .*" + said):
         telecom.table((Task(id="bad", env="telecom", data=dict(task.data) | {field: broken}),))
+
+
+ACTION, START = "evaluation_criteria.actions.0.", "initial_state.initialization_actions.1."
+ASSERTION = "evaluation_criteria.env_assertions."
+
+
+@pytest.mark.parametrize("place, value, said", [
+    (ACTION + "name", "toggle_dada", r"actions\[0\].name: expected a tool of the user, found 'toggle_dada'; did you mean "
+                                     "'toggle_data'"),
+    (ACTION + "requestor", "assistant", "expected a tool of the assistant, found 'toggle_data', which is a tool of the u"),
+    (ACTION + "requestor", "agent", "requestor: expected assistant or user, found 'agent'"),
+    (ACTION + "arguments", {"x": 1}, "of toggle_data: unexpected argument 'x'"),
+    (ASSERTION + "0.func_name", "assert_moon", "expected an assertion of the user, found 'assert_moon'; "),
+    (ASSERTION + "0.arguments", {}, "of assert_can_send_mms: missing argument 'expected_status'"),
+    (ASSERTION + "0.arguments.expected_status", "yes", "expected_status: expected a boolean, found 'yes'"),
+    (ASSERTION + "0.assert_value", False, "expected assert_value true, found it false"),
+    (ASSERTION + "1.arguments.line_id", "L9", "assert_data_refueling_amount: line_id: expected one of L11, found 'L9'"),
+    (START + "func_name", "turn_moon_off", "expected a function or tool of the user, found 'turn_moon_off'"),
+    (START + "env_type", "assistant", "expected a function or tool of the assistant, found 'turn_data_off'"),
+    ("initial_state.initialization_actions.0.arguments.phone_number", "1", "phone_number: expected that of a customer's l"),
+    ("initial_state.initialization_data", {"agent_data": {"x": 1}}, "agent_data: expected nothing"),
+    ("initial_state.message_history", [{"role": "user", "content": "x"}], "message_history: expected nothing"),
+    ("evaluation_criteria.reward_basis", ["ENV_ASERTION"], "reward_basis: expected a list of one or more of DB, ENV_"),
+    ("evaluation_criteria.communicate_info", 3, "communicate_info: expected a list, found 3"),
+    ("db.lines", {}, "db.lines: expected a list of records"),
+    ("db.lines.0.status", "On", r"db.lines\[0\].status: expected one of Active, .*, found 'On'"),
+    ("db.lines.0.plan_id", "P9", "db.lines.L11.plan_id: expected the id of a plan, found 'P9'"),
+    ("db.customers.0.line_ids", ["L9"], "db.customers.C11.line_ids: expected ids of lines, found 'L9'"),
+    ("db.customers.0.full_name", ..., r"db.customers\[0\].full_name: expected a non-empty string"),
+    ("db.plans.0.data_limit_gb", "10", r"db.plans\[0\].data_limit_gb: expected a number, found '10'"),
+    ("user_db.device", ..., "user_db.device: expected an object, found nothing"),
+    ("user_db.device.network_signal_strength", "great", "network_signal_strength: expected one of none, .*, found 'great'"),
+    ("user_db.surroundings", {"signal_strength": {"5G": "great"}}, "signal_strength.5G: expected one of none, .*, found"),
+])
+def test_a_slip_in_a_task_is_said(place, value, said):
+    data = changed(problem("m", "data", "quota").data, place, value)
+    with pytest.raises(ValueError, match="^task 't', field .*" + said):
+        telecom.table((Task(id="t", env="telecom", data=data),))
+
+
+def test_the_summary_of_a_transfer_cannot_be_compared():
+    data = changed(problem("s", "lock").data, ACTION + "compare_args", None)
+    with pytest.raises(ValueError, match=r"compare_args: expected \[\] under ACTION \(a summary cannot be compared\)"):
+        telecom.table((Task(id="t", env="telecom", data=data),))
+
+
+def test_a_slip_in_upstreams_folder_names_file_line_and_task(shared_data, tmp_path):
+    folder = shutil.copytree(shared_data / "tau2/telecom", tmp_path / "tau2/telecom",
+                             ignore=shutil.ignore_patterns("tasks.json", "tech_support_workflow*"))
+    (folder / "tasks_small.json").rename(folder / "tasks.json")
+    tasks = json.loads((folder / "tasks.json").read_text())
+    broken = changed(tasks[1], ACTION + "name", "x")
+    (folder / "tasks.json").write_text(f"[{json.dumps(tasks[0])},\n{json.dumps(broken)}]")
+    with pytest.raises(TaskFileError) as error:
+        telecom_tasks.load(folder)
+    assert "tasks.json, line 2, field evaluation_criteria.actions[0].name: expected a tool of the " in str(error.value)
+    assert "(task '[" in str(error.value)
+    (folder / "tasks.json").write_text(json.dumps(tasks))
+    with pytest.raises(TaskFileError, match="split_tasks.json, split 'train': expected ids of tasks in the task file"):
+        telecom_tasks.load(folder, "train")
+    for name in ("main_policy_solo.md", "tech_support_manual.md", "main_policy.md"):
+        text = (folder / name).read_text()
+        (folder / name).unlink()
+        with pytest.raises(TaskFileError, match=f"{name}: no such file; it is one of upstream's: `eau-jax data "):
+            telecom_tasks.load(folder)
+        (folder / name).write_text(text)
+    assert len(telecom_tasks.load(folder)) == 20
+
+
+def changed(data, place, value):
+    """A copy of a record with the value at a dotted place replaced; `...` removes it."""
+    data = copy.deepcopy(dict(data))
+    *path, last = [int(each) if each.isdigit() else each for each in place.split(".")]
+    holder = data
+    for each in path:
+        holder = holder[each]
+    if value is ...:
+        del holder[last]
+    else:
+        holder[last] = value
+    return data
+
+
+@pytest.mark.parametrize("call, said", [
+    ('{"name": "toggle_data"}', "there is no tool 'toggle_data'; allowed: get_customer_by_phone, "),
+    ('{"name": "resume_line", "arguments": {"customer_id": "C11"}}', "missing argument 'line_id'"),
+    ('{"name": "resume_line", "arguments": {"customer_id": "C11", "line": "L11", "line_id": "L11"}}',
+     "unexpected argument 'line'; allowed: customer_id, line_id"),
+    ('{"name": "get_customer_by_id", "arguments": {"customer_id": 11}}', "customer_id: expected a string, found 11"),
+    ('{"name": "refuel_data", "arguments": {"customer_id": "C11", "line_id": "L11", "gb_amount": 1e9}}',
+     "gb_amount: expected a number from -1000000 to 1000000"),
+    ('{"name": "get_bills_for_customer", "arguments": {"customer_id": "C11", "limit": 1.5}}',
+     "limit: expected a whole number, found 1.5"),
+    ('{"name": "' + "x" * 9000 + '"}', "there is no tool 'xxx")])
+def test_a_bad_call_says_what_is_wrong(call, said):
+    reply = play(telecom, problem("m", "data"), script(f"<tool_call>{call}</tool_call>"))[0].reply
+    assert reply.startswith(f"Error: {said}") and len(reply) < 600
+
+
+def test_a_bad_call_of_the_phone_says_what_is_wrong():
+    task = problem("m", "data")
+    for settings, said in (({"apn": "x"}, "unexpected argument 'apn_settings.apn'; allowed: apn_name, "),
+                           ({"apn_name": "x"}, "apn_settings.apn_name: expected one of internet, broken, found 'x'")):
+        assert play_solo(task, script(tool_call("set_apn_settings", apn_settings=settings), tool_call("done")))[0][1] == (
+            f"Error: {said}" + ("reset_at_reboot, mms_apn, mmsc_url, mms_proxy, mms_port" if "apn'" in said else ""))
+
+
+def test_a_declined_call_says_why():
+    ids = dict(customer_id="C11", line_id="L11")
+    replies = [line.reply for line in play(telecom, problem("s", "bill"), script(
+        tool_call("suspend_line", reason="x", **ids), tool_call("resume_line", **ids | {"line_id": "L9"}),
+        tool_call("resume_line", **ids | {"customer_id": "C9"}), tool_call("refuel_data", gb_amount=0, **ids),
+        tool_call("send_payment_request", customer_id="C11", bill_id="B9"),
+        tool_call("send_payment_request", customer_id="C11", bill_id="B112"),
+        tool_call("send_payment_request", customer_id="C11", bill_id="B112"), tool_call("resume_line", **ids),
+        tool_call("resume_line", **ids)))]
+    assert replies[:9] == [
+        "Error: the line is Suspended; it must be Active.", "Error: the customer has no such line.",
+        "Error: this is not the customer's id.", "Error: gb_amount must be positive.",
+        "Error: the customer has no such bill.", "Payment request sent.", "Error: a bill is awaiting payment already; one request at a time.", "Line L11 is active.",
+        "Error: the line is Active; it must be Suspended or Pending Activation."]
+
+
+@pytest.mark.parametrize("env", [telecom, telecom_solo], ids=lambda env: env.name)
+def test_a_plain_reply_is_as_good_as_an_array(env):
+    task = problem("m", "data")
+    table = env.table((task,))
+    state = env.reset(table, env.knobs, 0, None)
+    said = env.parse(task, tool_call("toggle_data") if env is telecom_solo else "Please turn mobile data on.", state)
+    for reply in Reply:
+        ends = [jax.device_get(env.step(table, env.knobs, state, said, each, None))
+                for each in (reply, int(reply), np.int32(reply), jnp.int32(reply))]
+        for end in ends[1:]:
+            jax.tree.map(np.testing.assert_array_equal, ends[0], end)
+        assert bool(ends[0][0].world.data) == (reply is Reply.ANSWER or env is telecom_solo)
 
 
 def test_a_gold_list_that_does_not_mend_is_refused():

@@ -7,7 +7,8 @@ from eau_jax.envs.telecom import tasks as generator
 from eau_jax.envs.message import act
 from eau_jax.envs.telecom.telecom import telecom as env
 from eau_jax.envs.telecom.agents import called, words
-from eau_jax.envs.telecom.tools import FIRST_PHONE, LAST_PHONE, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE, Do
+from eau_jax.envs.telecom.codes import FIRST_PHONE, LAST_PHONE, Do
+from eau_jax.envs.telecom.tools import TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE
 from worlds import draw_acts
 
 CODES = Do

@@ -43,9 +43,10 @@ class Knobs:
     max_turns: int = knob(50, 1, 200, "agent messages after which the task ends")
     max_invalid: int = knob(3, 1, 64, "messages that are no tool call after which the task ends as PARSE_ERROR; upstream: 1")
     error_limit: int = knob(10, 1, 64, "failed tool calls after which the task ends as TOOL_ERROR")
-    basis_db: int = knob(1, 0, 1, "0: the final records do not count")
-    basis_communicate: int = knob(1, 0, 1, "0: what the agent has to say does not count")
-    partial_credit: float = knob(0.0, 0.0, 1.0, "reward for the share of goals called, where the task is not solved")
+    basis_db: int = knob(1, 0, 1, "0: the final records do not count", reward=True)
+    basis_communicate: int = knob(1, 0, 1, "0: what the agent has to say does not count", reward=True)
+    partial_credit: float = knob(0.0, 0.0, 1.0, "reward for the share of goals called, where the task is not solved",
+                                 reward=True)
 
 
 def solo(domain: Domain, system: str | None = None) -> Env:

@@ -83,6 +83,16 @@ def check_criteria(record: Mapping[str, Any], known: Known) -> None:
                          f"{file.shown(basis)}")
 
 
+def check_solo(record: Mapping[str, Any]) -> None:
+    """The same of what solo mode needs besides, by upstream's rule: a ticket, gold actions, and no words before the start."""
+    file.text_field(record, "ticket")
+    if not record["evaluation_criteria"].get("actions"):
+        raise ValueError("evaluation_criteria.actions: expected one or more, found none")
+    history = (record.get("initial_state") or {}).get("message_history") or ()
+    if any(each["role"] == "user" or each["role"] == "assistant" and not each.get("tool_calls") for each in history):
+        raise ValueError("initial_state.message_history: expected tool calls and their results alone, found words")
+
+
 def _fields(value: Any, where: str, allowed: tuple[str, ...]) -> None:
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}: expected an object, found {file.shown(value)}")

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from eau_jax.core.types import Task
+from eau_jax.envs.tau2.message import DONE
+from eau_jax.envs.telecom.codes import FIRST_PHONE, LAST_PHONE, Do
 from eau_jax.envs.telecom.goal import TEST, Fault, Intent, faults, met
-from eau_jax.envs.telecom.parse import DONE, FACTS, LOCATION, NAME, PHONE, REFUEL
-from eau_jax.envs.telecom.records import PARAMETERS, account, caller, records
+from eau_jax.envs.telecom.parse import FACTS, LOCATION, NAME, PHONE, REFUEL
+from eau_jax.envs.telecom.records import account, caller, records
+from eau_jax.envs.telecom.schema import PARAMETERS
 from eau_jax.envs.telecom.start import fixed_arrays
-from eau_jax.envs.telecom.tools import (
-    APPS, AWAITING, BILLS, FIRST_PHONE, LAST_PHONE, MODES, NEXT_BILL, OPENED, PERMISSIONS, Do, first_bill)
+from eau_jax.envs.telecom.tools import APPS, AWAITING, BILLS, MODES, NEXT_BILL, OPENED, PERMISSIONS, first_bill
 
 NOVICE_SKILL = 0.3
 # What to check, in order, and the faults that it shows. A fact is asked for, a tool called, a phone action asked for.
@@ -99,7 +101,7 @@ def called(task: Task, code: int, a: int = 0, b: int = 0, c: int = 0, amount: fl
     if do == Do.GET_DETAILS_BY_ID:
         known = list(records(task.data, own))
         values["id"] = own.opened["bill_id"] if a == OPENED else known[a] if 0 <= a < len(known) else "X0"
-    return tool_call(do.name.lower(), **{key: values[key] for key in PARAMETERS[do]})
+    return tool_call(do.name.lower(), **{key: values[key] for key in PARAMETERS[do]["properties"]})
 
 
 def expert(task: Task, state: Any, rng: np.random.Generator) -> str:
@@ -198,4 +200,4 @@ def _tool(task: Task, code: int) -> str:
     values = {"customer_id": own.customer["customer_id"], "line_id": own.lines[own.line]["line_id"], "bill_id": unpaid,
               "phone_number": caller(task.data).phone, "summary": "It cannot be mended.", "gb_amount": 2.0}
     values["id"] = values["line_id"]
-    return tool_call(do.name.lower(), **{key: values[key] for key in PARAMETERS[do] if key in values})
+    return tool_call(do.name.lower(), **{key: values[key] for key in PARAMETERS[do]["properties"] if key in values})

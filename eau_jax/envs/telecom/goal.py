@@ -6,9 +6,10 @@ from typing import Any
 from flax import struct
 
 from eau_jax.core.types import Array
+from eau_jax.envs.telecom.codes import Do
 from eau_jax.envs.telecom.tools import (
-    AWAITING, BILLS, CONNECTED, LINES, OVERDUE, PAID, Do, Fixed, World, data_works, first_bill, line_active, may_roam,
-    nibble, over_quota, sends_mms, speed, speed_class)
+    AWAITING, BILLS, CONNECTED, LINES, OVERDUE, PAID, Fixed, World, data_works, first_bill, line_active, may_roam, nibble,
+    over_quota, sends_mms, speed, speed_class)
 
 EXCELLENT = 4
 

@@ -4,6 +4,7 @@ Words are read sentence by sentence. A sentence counts when it is a question or 
 looked for in a fixed order, the more specific first, and what one topic matched is not looked at again.
 """
 
+import json
 import re
 from typing import Any, Callable, Mapping
 
@@ -12,14 +13,16 @@ import numpy as np
 from eau_jax.core.part import Act, Kind
 from eau_jax.core.types import Task
 from eau_jax.envs import message
-from eau_jax.envs.tau2.message import Broken, Words, read
-from eau_jax.envs.telecom.records import AGENT_TOOLS, PHONE_TOOLS, encode
-from eau_jax.envs.telecom.tools import MODES, PERMISSIONS, TOGGLE, Do
+from eau_jax.envs.tau2.call import Refused
+from eau_jax.envs.tau2.message import DONE, Broken, Words, read, read_solo
+from eau_jax.envs.telecom.codes import Do
+from eau_jax.envs.telecom.records import encode
+from eau_jax.envs.telecom.schema import AGENT_TOOLS, PHONE_TOOLS
+from eau_jax.envs.telecom.tools import MODES, PERMISSIONS, TOGGLE
 
 NAME, PHONE, LOCATION, REFUEL = 1, 2, 4, 8    # bits of the facts the user knows
 FACTS = NAME | PHONE | LOCATION | REFUEL
 SEVERAL = 1                                   # `Act.flags`: more than one phone action is asked for
-DONE = "done"                                 # solo mode's tool for the end
 
 Request = tuple[int, int, int, int]           # code, a, b, c
 _SENTENCE = re.compile(r"[^.?!;\n]+[.?!;\n]?")
@@ -151,24 +154,29 @@ def parse(task: Task, text: str, state: Any) -> Act:
     """The agent's message as an act; what is neither words nor a tool call is MALFORMED. `state` does not matter."""
     said = read(text)
     if isinstance(said, Broken):
-        return message.act(Kind.MALFORMED, Do.MALFORMED)
+        return _broken(said)
     return _spoken(said.text) if isinstance(said, Words) else _called(task, said.name, said.arguments, AGENT_TOOLS)
 
 
 def parse_solo(task: Task, text: str, state: Any) -> Act:
     """The same in solo mode: there is nobody to talk to, and the phone's tools are called."""
-    said = read(text)
-    if isinstance(said, (Broken, Words)):
-        return message.act(Kind.MALFORMED, Do.MALFORMED)
+    said = read_solo(text)
+    if isinstance(said, Broken):
+        return _broken(said)
     if said.name == DONE:
         return message.act(Kind.FINISH, Do.FINISH)
     return _called(task, said.name, said.arguments, AGENT_TOOLS | PHONE_TOOLS)
 
 
+def _broken(said: Broken) -> Act:
+    return message.act(Kind.MALFORMED, Do.MALFORMED).replace(call=json.dumps(said.why))
+
+
 def _called(task: Task, name: str, arguments: Mapping[str, Any], tools: Mapping[str, Do]) -> Act:
-    call = encode(task.data, name, arguments, tools)
-    if call is None:
-        return message.act(Kind.ACTION, Do.BAD_CALL)
+    try:
+        call = encode(task.data, name, arguments, tools)
+    except Refused as refused:
+        return message.act(Kind.ACTION, Do.BAD_CALL).replace(call=json.dumps(f"Error: {refused}"))
     return message.act(Kind.ACTION, call.code, values=(call.a, call.b, call.c, call.amount))
 
 

@@ -6,40 +6,19 @@ bills), and `user_db`, the phone as it is before the task's initialization actio
 
 from typing import Any, Mapping, NamedTuple, Sequence
 
+from eau_jax.envs.tau2.call import Refused, checked, short
+from eau_jax.envs.telecom.codes import Do
+from eau_jax.envs.telecom.schema import PARAMETERS, PHONE_TOOLS
 from eau_jax.envs.telecom.tools import (
-    APPS, LINES, MODES, NEXT_BILL, OPENED, PERMISSIONS, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE, Do)
+    APPS, BILL_STATUS, LINES, LINE_STATUS, MODES, NEXT_BILL, OPENED, PERMISSIONS, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE)
 
-AGENT_TOOLS = {do.name.lower(): do for do in Do if Do.GET_CUSTOMER_BY_PHONE <= do <= Do.REFUEL_DATA}
-PHONE_TOOLS = {do.name.lower(): do for do in Do if Do.CHECK_STATUS_BAR <= do <= Do.MAKE_PAYMENT}
-PARAMETERS: dict[Do, dict[str, str]] = {do: {} for do in (*AGENT_TOOLS.values(), *PHONE_TOOLS.values(), Do.FINISH)} | {
-    Do.GET_CUSTOMER_BY_PHONE: {"phone_number": "string"},
-    Do.GET_CUSTOMER_BY_ID: {"customer_id": "string"},
-    Do.GET_CUSTOMER_BY_NAME: {"full_name": "string", "dob": "string"},
-    Do.GET_DETAILS_BY_ID: {"id": "string"},
-    Do.SUSPEND_LINE: {"customer_id": "string", "line_id": "string", "reason": "string"},
-    Do.RESUME_LINE: {"customer_id": "string", "line_id": "string"},
-    Do.GET_BILLS_FOR_CUSTOMER: {"customer_id": "string", "limit": "integer"},
-    Do.SEND_PAYMENT_REQUEST: {"customer_id": "string", "bill_id": "string"},
-    Do.GET_DATA_USAGE: {"customer_id": "string", "line_id": "string"},
-    Do.ENABLE_ROAMING: {"customer_id": "string", "line_id": "string"},
-    Do.DISABLE_ROAMING: {"customer_id": "string", "line_id": "string"},
-    Do.TRANSFER_TO_HUMAN_AGENTS: {"summary": "string"},
-    Do.REFUEL_DATA: {"customer_id": "string", "line_id": "string", "gb_amount": "number"},
-    Do.SET_NETWORK_MODE_PREFERENCE: {"mode": "string"},
-    Do.SET_APN_SETTINGS: {"apn_settings": "object"},
-    Do.CHECK_APP_STATUS: {"app_name": "string"},
-    Do.CHECK_APP_PERMISSIONS: {"app_name": "string"},
-    Do.GRANT_APP_PERMISSION: {"app_name": "string", "permission": "string"},
-}
-OPTIONAL = ("limit",)
 TODAY = "2025-02-25"
 LAST_MONTH = {"period_start": "2025-01-01", "period_end": "2025-01-31", "issue_date": "2025-01-01", "due_date": "2025-01-15"}
 NEXT_MONTH = {"period_start": "2025-03-01", "period_end": "2025-03-31", "issue_date": "2025-03-01", "due_date": "2025-03-15"}
-LARGEST = 1e6              # a number in an argument beyond this is refused
-_KINDS = (("customers", "customer_id"), ("lines", "line_id"), ("bills", "bill_id"), ("plans", "plan_id"),
+KINDS = (("customers", "customer_id"), ("lines", "line_id"), ("bills", "bill_id"), ("plans", "plan_id"),
           ("devices", "device_id"))
-_TYPES = {"string": str, "integer": int, "number": (int, float), "object": Mapping}
-_APN_KEYS = {"apn_name", "reset_at_reboot", "mms_apn", "mmsc_url", "mms_proxy", "mms_port"}
+_APN_KEYS = ("apn_name", "reset_at_reboot", "mms_apn", "mmsc_url", "mms_proxy", "mms_port")
+_APN_NAMES = ("internet", "broken")
 
 
 class Caller(NamedTuple):
@@ -80,10 +59,11 @@ def starts(data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def caller(data: Mapping[str, Any]) -> Caller:
-    """Raises ValueError where no action names the person."""
+    """Raises ValueError("field: expected ..., found ...") where no action names the person."""
     said = dict(starts(data))
     if "set_user_info" not in said:
-        raise ValueError(f"initial_state: expected an action set_user_info, found {', '.join(said) or 'none'}")
+        raise ValueError(f"initial_state.initialization_actions: expected an action set_user_info, found "
+                         f"{', '.join(said) or 'none'}")
     lock = said.get("lock_sim_card", {}).get("mode")
     return Caller(said["set_user_info"]["name"], said["set_user_info"]["phone_number"],
                   bool(said.get("set_user_location", {}).get("abroad", False)),
@@ -102,12 +82,16 @@ def account(data: Mapping[str, Any]) -> Account:
     plans = {plan["plan_id"]: plan for plan in db["plans"]}
     owners = [c for c in db["customers"] if any(lines[k]["phone_number"] == phone for k in c["line_ids"])]
     if not owners:
-        raise ValueError(f"initial_state: expected the phone number of a customer's line, found {phone!r}")
+        raise ValueError("initial_state.initialization_actions, of set_user_info: phone_number: expected that of a "
+                         f"customer's line, found {phone!r}")
     customer = owners[0]
     own, owed = [lines[k] for k in customer["line_ids"]], [bills[k] for k in customer["bill_ids"]]
     slot = [line["phone_number"] for line in own].index(phone)
     unpaid = dict(starts(data)).get("suspend_line_for_overdue_bill")
     if unpaid is not None:
+        if unpaid["line_id"] not in customer["line_ids"]:
+            raise ValueError("initial_state.initialization_actions, of suspend_line_for_overdue_bill: line_id: expected one "
+                             f"of {', '.join(customer['line_ids'])}, found {unpaid['line_id']!r}")
         due = plans[lines[unpaid["line_id"]]["plan_id"]]["price_per_month"]
         bill = _bill(data, unpaid["new_bill_id"], customer, due, "Overdue", LAST_MONTH)
         charge = {"description": f"Charge for line {unpaid['line_id']}", "amount": due, "date": TODAY, "item_type": "Charge"}
@@ -123,21 +107,22 @@ def account(data: Mapping[str, Any]) -> Account:
 
 def records(data: Mapping[str, Any], own: Account) -> dict[str, Mapping[str, Any]]:
     """Every record of the company by its id, the bill that a refuel may open included, as before the episode."""
-    found = {record[key]: record for kind, key in _KINDS for record in data["db"][kind]}
+    found = {record[key]: record for kind, key in KINDS for record in data["db"][kind]}
     found |= {line["line_id"]: line for line in own.lines} | {bill["bill_id"]: bill for bill in own.bills}
     return found | {own.opened["bill_id"]: own.opened}
 
 
-def encode(data: Mapping[str, Any], name: str, arguments: Mapping[str, Any], tools: Mapping[str, Do]) -> Call | None:
-    """A call of one of `tools`; None for an unknown tool, or arguments of wrong names or types."""
-    code = tools.get(name)
-    if code is None or set(arguments) - set(PARAMETERS[code]):
-        return None
-    if any(key not in arguments and key not in OPTIONAL for key in PARAMETERS[code]):
-        return None
-    if not all(_fits(PARAMETERS[code][key], value) for key, value in arguments.items()):
-        return None
-    values = [arguments.get(key) for key in PARAMETERS[code]]
+def encode(data: Mapping[str, Any], name: str, arguments: Mapping[str, Any], tools: Mapping[str, Do]) -> Call:
+    """A call of one of `tools` as integers.
+
+    Raises:
+      Refused: for an unknown tool, or arguments of wrong names or types; it names the one that is wrong and what is allowed.
+    """
+    if name not in tools:
+        raise Refused(f"there is no tool {short(name)}; allowed: {', '.join(tools)}")
+    code = tools[name]
+    given = checked(PARAMETERS[code], arguments)
+    values = [given.get(key) for key in PARAMETERS[code]["properties"]]
     return _phone_call(code, values) if name in PHONE_TOOLS else _agent_call(data, code, values)
 
 
@@ -172,15 +157,17 @@ def _agent_call(data: Mapping[str, Any], code: Do, values: Sequence[Any]) -> Cal
     return Call(code, _position([line["line_id"] for line in own.lines], values[1]), amount=amount)
 
 
-def _phone_call(code: Do, values: Sequence[Any]) -> Call | None:
+def _phone_call(code: Do, values: Sequence[Any]) -> Call:
     if code == Do.SET_NETWORK_MODE_PREFERENCE:
         return Call(code, _position(MODES, values[0]))
     if code == Do.SET_APN_SETTINGS:
-        names = ("internet", "broken")
         name, settings = values[0].get("apn_name", "internet"), values[0]
-        if set(settings) - _APN_KEYS or name not in names:
-            return None
-        return Call(code, names.index(name), int(settings.get("mmsc_url", "default") is not None),
+        for key in settings:
+            if key not in _APN_KEYS:
+                raise Refused(f"unexpected argument 'apn_settings.{str(key)[:60]}'; allowed: {', '.join(_APN_KEYS)}")
+        if name not in _APN_NAMES:
+            raise Refused(f"apn_settings.apn_name: expected one of {', '.join(_APN_NAMES)}, found {short(name)}")
+        return Call(code, _APN_NAMES.index(name), int(settings.get("mmsc_url", "default") is not None),
                     int(settings.get("reset_at_reboot", False) is True))
     if code in (Do.CHECK_APP_STATUS, Do.CHECK_APP_PERMISSIONS):
         return Call(code, _position(APPS, values[0]))
@@ -210,8 +197,3 @@ def _customer_by_phone(db: Mapping[str, Any], phone: str) -> int:
 def _position(known: Sequence[Any], value: Any) -> int:
     return known.index(value) if value in known else -1
 
-
-def _fits(kind: str, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, _TYPES[kind]):
-        return False
-    return kind not in ("integer", "number") or abs(value) <= LARGEST

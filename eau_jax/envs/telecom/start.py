@@ -7,10 +7,14 @@ from typing import Any, Mapping, Sequence
 import jax
 import numpy as np
 
+from eau_jax.envs import file
+from eau_jax.envs.tau2.call import Refused
+from eau_jax.envs.telecom.codes import Do
 from eau_jax.envs.telecom.goal import Goal, Intent
-from eau_jax.envs.telecom.records import AGENT_TOOLS, PHONE_TOOLS, Account, Call, account, caller, encode, starts
+from eau_jax.envs.telecom.records import Account, Call, account, caller, encode, starts
+from eau_jax.envs.telecom.schema import AGENT_TOOLS, PHONE_TOOLS
 from eau_jax.envs.telecom.tools import (
-    APPS, BILL_STATUS, CONNECTIONS, LINE_STATUS, LINES, MODES, OVERDUE, PERMISSIONS, SIGNALS, SPEEDS, SUSPENDED, TECHS, Do,
+    APPS, BILL_STATUS, CONNECTIONS, LINES, LINE_STATUS, MODES, OVERDUE, PERMISSIONS, SIGNALS, SPEEDS, SUSPENDED, TECHS,
     Fixed, World, agent_tool, phone_tool, searched, with_nibble)
 
 SIGNAL_AT = dict(zip(TECHS, SIGNALS))   # by technology, where the record says nothing of the surroundings
@@ -67,7 +71,7 @@ def goal(data: Mapping[str, Any], own: Account) -> Goal:
     """The assertions of one task.
 
     Raises:
-      ValueError: ("field: expected ..., found ...") for one that this simulator does not know.
+      ValueError: ("field: expected ..., found ...") for a basis, an assertion or a line that this simulator does not know.
     """
     wanted: dict[str, Any] = dict(mms=-1, data=-1, speed=-1.0, speed_class=-1, connection=-1, refuel=-1.0, refuel_line=0,
                                   paid=-1)
@@ -82,23 +86,26 @@ def goal(data: Mapping[str, Any], own: Account) -> Goal:
             wanted["data"] = int(arguments["expected_status"])
         elif name == "assert_internet_speed":
             named = arguments.get("expected_desc")
-            wanted |= {"speed": arguments["expected_speed"], "speed_class": SPEEDS.index(named.lower()) if named else -1}
+            wanted |= {"speed": arguments["expected_speed"], "speed_class": SPEEDS.index(named) if named else -1}
         elif name == "assert_service_status":
             wanted["connection"] = CONNECTIONS.index(arguments["expected_status"])
         elif name == "assert_data_refueling_amount":
-            wanted |= {"refuel": arguments["expected_amount"],
-                       "refuel_line": own.customer["line_ids"].index(arguments["line_id"])}
-        elif name == "assert_no_overdue_bill":
+            wanted |= {"refuel": arguments["expected_amount"], "refuel_line": _index(
+                own.customer["line_ids"], arguments["line_id"],
+                "evaluation_criteria.env_assertions, of assert_data_refueling_amount: line_id")}
+        elif name == "assert_no_overdue_bill":    # one that does not exist is not overdue, as upstream
             ids = [bill["bill_id"] for bill in own.bills]
             wanted["paid"] = ids.index(arguments["overdue_bill_id"]) if arguments["overdue_bill_id"] in ids else -1
-        else:
-            raise ValueError(f"evaluation_criteria.env_assertions: expected a known assertion, found {name!r}")
     basis = criteria["reward_basis"]
     if not set(basis) <= {"ENV_ASSERTION", "ACTION"}:
         raise ValueError(f"evaluation_criteria.reward_basis: expected ENV_ASSERTION and ACTION, found {basis}")
     gold = [action["name"] for action in criteria["actions"]]
     if "ACTION" in basis and gold != ["transfer_to_human_agents"]:
         raise ValueError(f"evaluation_criteria.actions: expected transfer_to_human_agents alone under ACTION, found {gold}")
+    compared = [action.get("compare_args") for action in criteria["actions"]]
+    if "ACTION" in basis and compared != [[]]:
+        raise ValueError("evaluation_criteria.actions[0].compare_args: expected [] under ACTION (a summary cannot be "
+                         f"compared), found {file.shown(compared[0])}")
     intent = Intent.MMS if wanted["mms"] >= 0 else Intent.DATA if wanted["data"] >= 0 else Intent.SERVICE
     return Goal(intent=int(intent), transfer="ACTION" in basis, **wanted)
 
@@ -112,13 +119,12 @@ def fixed_arrays(data: Mapping[str, Any]) -> tuple[Fixed, Goal]:
 def gold(data: Mapping[str, Any]) -> tuple[Call, ...]:
     """The gold calls, the agent's and the user's, in order. Raises ValueError for a call that no tool understands."""
     calls = []
-    for action in data["evaluation_criteria"]["actions"]:
-        tools = PHONE_TOOLS if action["requestor"] == "user" else AGENT_TOOLS
-        call = encode(data, action["name"], action["arguments"], tools)
-        if call is None:
-            raise ValueError(f"evaluation_criteria.actions: expected a call of a tool of the {action['requestor']}, found "
-                             f"{action['name']}({action['arguments']})")
-        calls.append(call)
+    for place, action in enumerate(data["evaluation_criteria"]["actions"]):
+        tools = PHONE_TOOLS if action.get("requestor") == "user" else AGENT_TOOLS
+        try:
+            calls.append(encode(data, action["name"], action["arguments"], tools))
+        except Refused as refused:
+            raise ValueError(f"evaluation_criteria.actions[{place}], of {action['name']}: {refused}") from None
     return tuple(calls)
 
 
@@ -146,7 +152,7 @@ def arrays(tasks: Sequence[Mapping[str, Any]]) -> tuple[Fixed, World, Goal]:
     """
     accounts = [account(data) for data in tasks]
     fixed = _stack([fixed_of(data, own) for data, own in zip(tasks, accounts, strict=True)])
-    world = _stack([_world(data, own) for data, own in zip(tasks, accounts, strict=True)])
+    world = _stack([world_before(data, own) for data, own in zip(tasks, accounts, strict=True)])
     steps = [[_action(data, own, name, arguments) for name, arguments in starts(data)]
              for data, own in zip(tasks, accounts, strict=True)]
     calls = padded([[call for call, _, _ in row] for row in steps])
@@ -173,10 +179,7 @@ def _action(data: Mapping[str, Any], own: Account, name: str, arguments: Mapping
     if name in _ACTIONS:
         code, wanted, extra, look = _ACTIONS[name]
         return Call(code, wanted), extra, look
-    call = encode(data, name, arguments, AGENT_TOOLS | PHONE_TOOLS)
-    if call is None:
-        raise ValueError(f"initial_state.initialization_actions: expected a known action, found {name}({arguments})")
-    return call, _Extra.NONE, 0
+    return encode(data, name, arguments, AGENT_TOOLS | PHONE_TOOLS), _Extra.NONE, 0
 
 
 def _broken(fixed: Fixed, world: World, extra: np.ndarray, a: np.ndarray, b: np.ndarray) -> World:
@@ -202,14 +205,22 @@ def fixed_of(data: Mapping[str, Any], own: Account) -> Fixed:
         line=own.line, limit=float(own.plans[line["plan_id"]]["data_limit_gb"]),
         used=float(line["data_used_gb"] if person.used is None else person.used),
         price=[float(price) for price in prices] + [0.0] * (LINES - len(prices)),
-        signals=sum(SIGNALS.index(signals[tech]) << 4 * place for place, tech in enumerate(TECHS)),
+        signals=sum(_index(SIGNALS, signals[tech], f"user_db.surroundings.signal_strength.{tech}") << 4 * place
+                    for place, tech in enumerate(TECHS)),
         abroad=person.abroad or bool(around.get("is_abroad", False)), sim_lock=person.sim_lock,
         contract_ended=own.contract_ended)
 
 
-def _world(data: Mapping[str, Any], own: Account) -> World:
-    """Before the start actions."""
-    phone = data["user_db"]["device"]
+def world_before(data: Mapping[str, Any], own: Account) -> World:
+    """Before the start actions.
+
+    Raises:
+      ValueError: ("field: expected ..., found ...") for a phone with a value that this simulator does not know.
+    """
+    phone = data["user_db"].get("device")
+    if not isinstance(phone, Mapping):
+        raise ValueError(f"user_db.device: expected an object, found {file.shown(phone)}")
+    place = lambda known, name, usual: _index(known, phone.get(name, usual), f"user_db.device.{name}")
     apn, apps = phone.get("active_apn_settings", {}), phone.get("app_statuses", {})
     is_on = lambda name: bool(phone.get(name, False))
     permitted = [(apps.get(app, {}).get("permissions", {})).get(name, False) for app in APPS for name in PERMISSIONS]
@@ -218,11 +229,10 @@ def _world(data: Mapping[str, Any], own: Account) -> World:
     bits = lambda values, width: sum(int(value) << width * place for place, value in enumerate(values))
     return World(
         sim_missing=is_on("sim_card_missing"), airplane=is_on("airplane_mode"),
-        signal=SIGNALS.index(phone.get("network_signal_strength", "good")),
-        tech=TECHS.index(phone.get("network_technology_connected", "5G")),
-        connection=CONNECTIONS.index(phone.get("network_connection_status", "connected")),
+        signal=place(SIGNALS, "network_signal_strength", "good"), tech=place(TECHS, "network_technology_connected", "5G"),
+        connection=place(CONNECTIONS, "network_connection_status", "connected"),
         data=bool(phone.get("data_enabled", True)), roaming=is_on("roaming_enabled"),
-        mode=MODES.index(phone.get("network_mode_preference", MODES[0])), apn_broken=apn.get("apn_name") == "broken",
+        mode=place(MODES, "network_mode_preference", MODES[0]), apn_broken=apn.get("apn_name") == "broken",
         apn_reset=bool(apn.get("reset_at_reboot", False)), mmsc=apn.get("mmsc_url", "default") is not None,
         wifi=is_on("wifi_enabled"), wifi_connected=is_on("wifi_connected"), wifi_calling=is_on("wifi_calling_enabled"),
         wifi_mms=is_on("wifi_calling_mms_over_wifi"), saver=is_on("data_saver_mode"), vpn=is_on("vpn_connected"),
@@ -231,6 +241,12 @@ def _world(data: Mapping[str, Any], own: Account) -> World:
         bills=bits([BILL_STATUS.index(bill["status"]) for bill in owed], 4),
         refuel=[float(line.get("data_refueling_gb", 0.0)) for line in own.lines] + [0.0] * (LINES - len(own.lines)),
         charged=[0.0, 0.0])
+
+
+def _index(known: Sequence[str], value: Any, field: str) -> int:
+    if value not in known:
+        raise ValueError(f"{field}: expected one of {', '.join(known)}, found {file.shown(value)}")
+    return known.index(value)
 
 
 def _typed(tree: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Telecom tasks: the check of a record, a generator of small ones in tau2-bench's schema, a loader of upstream's folder.
+"""Telecom tasks: a generator of small ones in tau2-bench's schema, and a loader of upstream's folder.
 
 A record is upstream's (id, description, user_scenario, ticket, initial_state, evaluation_criteria) with `db` and `user_db`,
-which upstream keeps in files of their own. Loaded tasks also carry upstream's `policy` and `policy_solo`.
+which upstream keeps in files of their own. Loaded tasks also carry upstream's `policy` and `policy_solo`: their system text
+begins with it, where generated tasks have a short text of our own.
 A generated task is a product of independent faults, each broken by a start action and mended by known gold calls, about a
 company small enough to be shown in few words. Its gold calls are replayed: they must meet the task's assertions.
 """
@@ -17,10 +18,11 @@ import numpy as np
 from eau_jax.core.types import Task
 from eau_jax.envs import file
 from eau_jax.envs.generator import draw
+from eau_jax.envs.tau2.data import splits, text
+from eau_jax.envs.telecom.codes import Do
 from eau_jax.envs.telecom.goal import met
-from eau_jax.envs.telecom.records import account
-from eau_jax.envs.telecom.start import PERSONAS, apply, arrays, goal, gold, padded
-from eau_jax.envs.telecom.tools import Do
+from eau_jax.envs.telecom.start import PERSONAS, apply, arrays, gold, padded
+from eau_jax.envs.telecom.task_check import check
 
 FIRST = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Iris", "Jonas", "Kate", "Leo")
 LAST = ("Berg", "Cole", "Dahl", "Frost", "Hill", "Lind", "Moss", "Nash", "Park", "Stone")
@@ -88,48 +90,27 @@ def load(path: str | Path, split: str = "") -> tuple[Task, ...]:
     """Upstream's tasks from its folder, or from one of its task files with the other files beside it.
 
     Args:
-      path: the folder, which must hold tasks.json, db.toml and user_db.toml, or a `.json` task file in such a folder.
+      path: the folder, which must hold tasks.json, db.toml, user_db.toml, main_policy.md, main_policy_solo.md and
+        tech_support_manual.md, or a `.json` task file in such a folder.
       split: a name in split_tasks.json ("train", "test", "base", "small", "full"); "" for every task of the file.
 
     Raises:
-      ValueError: for a missing or corrupt file, or an unknown split; it names file, place, expected and found.
+      TaskFileError: for a missing or corrupt file, or a task that cannot be played and scored; it names file, place, field,
+        expected and found.
+      ValueError: for an unknown split.
     """
     path = Path(path)
     tasks, folder = (path / "tasks.json", path) if path.is_dir() else (path, path.parent)
     shared: dict[str, Any] = {"db": _toml(folder / "db.toml"), "user_db": _toml(folder / "user_db.toml")}
-    for key, names in (("policy", ("main_policy.md", "tech_support_manual.md")),
-                       ("policy_solo", ("main_policy_solo.md", "tech_support_manual.md"))):
-        if all((folder / name).is_file() for name in names):
-            shared[key] = "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
-    found = file.read(tasks, lambda record: check(dict(record) | shared), "*.json")
+    for key, name in (("policy", "main_policy.md"), ("policy_solo", "main_policy_solo.md")):
+        shared[key] = "\n".join((text(folder / name), text(folder / "tech_support_manual.md")))
+    found = file.read(tasks, lambda record: _check(dict(record) | shared), "*.json")
     if split:
-        wanted = json.loads((folder / "split_tasks.json").read_text(encoding="utf-8"))
+        wanted = splits(folder / "split_tasks.json", {record["id"] for record in found})
         if split not in wanted:
             raise ValueError(f"split {split!r}; allowed: {', '.join(sorted(wanted))}")
         found = tuple(record for record in found if record["id"] in set(wanted[split]))
     return tuple(Task(id=record["id"], env="telecom", data=dict(record) | shared) for record in found)
-
-
-def check(record: Mapping[str, Any]) -> None:
-    """Raises ValueError("field: expected ..., found ...") unless `record` is a telecom task."""
-    file.text_field(record, "id")
-    for name in ("initial_state", "evaluation_criteria", "db", "user_db"):
-        if not isinstance(record.get(name), Mapping):
-            raise ValueError(f"{name}: expected an object, found {file.shown(record.get(name))}")
-    state, criteria = record["initial_state"], record["evaluation_criteria"]
-    if state.get("initialization_data"):
-        found = file.shown(state["initialization_data"])
-        raise ValueError(f"initial_state.initialization_data: expected nothing, found {found}")
-    for holder, where, names in ((state, "initial_state", ("initialization_actions",)),
-                                 (criteria, "evaluation_criteria", ("actions", "env_assertions", "reward_basis"))):
-        for name in names:
-            if not isinstance(holder.get(name), list):
-                raise ValueError(f"{where}.{name}: expected a list, found {file.shown(holder.get(name))}")
-    try:
-        goal(record, account(record))
-        gold(record)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"record: expected tau2-bench's fields, found {type(error).__name__}: {error}") from None
 
 
 def verify(records: list[Mapping[str, Any]]) -> None:
@@ -142,6 +123,13 @@ def verify(records: list[Mapping[str, Any]]) -> None:
     if not good.all():
         raise ValueError(f"evaluation_criteria: expected gold calls that meet the assertions, found "
                          f"{[record['id'] for record, fine in zip(records, good) if not fine][:3]}")
+
+
+def _check(record: Mapping[str, Any]) -> None:
+    try:
+        check(record)
+    except ValueError as error:
+        raise ValueError(f"{error} (task {file.shown(record.get('id'))})") from None
 
 
 def _record(rng: np.random.Generator) -> dict[str, Any]:
@@ -218,8 +206,6 @@ def _company(number: int, person: str, phone: str, rng: np.random.Generator) -> 
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise file.TaskFileError(f"{path}: no such file; it belongs beside tau2-bench's telecom tasks.json") from None
+        return tomllib.loads(text(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise file.TaskFileError(f"{path}: expected TOML, found: {error}") from None

@@ -7,7 +7,7 @@ action a message and reports what the phone shows, tests whether his problem is 
 when he is told that he is being transferred. Reward comes at the end: 1 where every assertion of the task holds (and,
 for what cannot be mended, the transfer tool was called), else 0; an end that the user did not choose earns 0.
 
-`telecom.solo` is the same world without a user: the agent has both sets of tools and works from a ticket.
+`telecom_solo` is the same world without a user: the agent has both sets of tools and works on a ticket.
 """
 
 import functools
@@ -17,97 +17,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
-from eau_jax.core.knobs import knob
 from eau_jax.core.part import Act, Env, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
-from eau_jax.envs.telecom import agents
-from eau_jax.envs.telecom import text
 from eau_jax.envs.ending import absorb, first, stop_code
 from eau_jax.envs.message import with_reward
+from eau_jax.envs.tau2.message import ALONE
+from eau_jax.envs.tau2.task_check import check_solo
+from eau_jax.envs.telecom import agents, text
+from eau_jax.envs.telecom.codes import FIRST_PHONE, LAST_PHONE, WRITES, Do
 from eau_jax.envs.telecom.goal import TEST, Goal, content, faults, met
 from eau_jax.envs.telecom.parse import FACTS, LOCATION, REFUEL, SEVERAL, parse, parse_solo
 from eau_jax.envs.telecom.start import HARD, arrays, persona
-from eau_jax.envs.telecom.tasks import check
+from eau_jax.envs.telecom.state import FEATURES, Knobs, SoloKnobs, State, Table
+from eau_jax.envs.telecom.task_check import check
 from eau_jax.envs.telecom.text import Phase, Say
-from eau_jax.envs.telecom.tools import FIRST_PHONE, LAST_PHONE, WRITES, Do, Fixed, World, agent_tool, is_any, phone_tool
-
-FEATURES = (
-    "request",     # 1: the message asks for something on the phone
-    "several",     # 1: it asks for more than one such thing, and env.one_action holds
-    "puzzled",     # 1: the user wants it explained first (see env.hard_clarifies)
-    "ask",         # facts that it asks the user for
-    "fresh",       # facts among them that were not told before
-    "question",    # 1: it asks whether the problem is solved
-    "announce",    # 1: it says that the user is being transferred
-    "chat",        # 1: it says nothing of these
-    "tool",        # 1: it is a tool call, which the user does not see
-    "malformed",   # 1: it cannot be read
-    "turn",        # number of this message, from 1
-    "tries",       # changes made on the phone so far that did not solve the problem
-    "tries_left",  # env.max_tries less these
-    "repeat_run",  # messages in a row equal to the one before them, this one included
-    "invalid",     # malformed messages so far, this one included
-    "patience",    # env.patience less the useless messages so far, this one included
-)
-
-
-@struct.dataclass
-class Knobs:
-    """Defaults are upstream's rewards; its limits are 100 or 200 steps (a message is two to four) and 10 tool errors."""
-
-    max_turns: int = knob(40, 1, 200, "agent messages after which the task ends")
-    max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
-    max_errors: int = knob(10, 1, 64, "failed tool calls after which the task ends as TOOL_ERROR")
-    patience: int = knob(64, 1, 64, "useless messages the user bears; the default rules leave when none is left")
-    max_tries: int = knob(64, 1, 64, "changes in vain that the user makes; the default rules leave when none is left")
-    frustration_after: int = knob(1, 1, 64, "changes in vain after which the user sounds annoyed")
-    self_check: int = knob(2, 0, 2, "the user tests for success 0: when asked whether it works, 1: also when his "
-                                    "test is what he is asked to do, 2: after every phone action")
-    one_action: int = knob(1, 0, 1, "1: the default rules refuse several phone actions at once; 0: he does the first")
-    refuel_ok: int = knob(1, 0, 1, "1: the user agrees to buy 2 GB of data")
-    pay_ok: int = knob(1, 0, 1, "1: the user pays a bill when asked to")
-    volunteer_location: int = knob(0, 0, 1, "1: with the first fact he tells where he is")
-    hard_clarifies: int = knob(0, 0, 1, "1: with the Hard persona he wants each new phone action explained once")
-    partial_credit: float = knob(0.0, 0.0, 1.0, "reward for the share of faults mended, where the task is not solved",
-                                 reward=True)
-    step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message", reward=True)
-    invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message or a failed tool call", reward=True)
-    show_reward_in_text: int = knob(0, 0, 1, "1: the reply states the reward")
-
-
-@struct.dataclass(kw_only=True)
-class Table:
-    """One row a task."""
-
-    fixed: Fixed
-    start: World
-    goal: Goal
-    faults: Array       # [tasks] i32: mask of what stands in the way at the start
-    hard: Array         # [tasks] bool: the Hard persona
-
-
-@struct.dataclass(kw_only=True)
-class State:
-    task: Array         # [] i32: row of the table
-    turn: Array         # [] i32: messages so far
-    done: Array         # [] bool
-    stop: Array         # [] i32, as in TimeStep
-    world: World
-    phase: Array        # [] i32, a Phase: how the user feels about it
-    told: Array         # [] i32: mask of the facts told so far
-    tries: Array        # [] i32: changes on the phone in vain
-    tools: Array        # [] i32: bit k: agent tool k was called with success
-    phone: Array        # [] i32: bit k: phone action FIRST_PHONE + k was carried out
-    last_code: Array    # [] i32: act of the message before, -1 at the start
-    last_values: Array  # [4] f32
-    repeat_run: Array   # [] i32
-    invalid: Array      # [] i32: unreadable messages so far
-    errors: Array       # [] i32: failed tool calls so far
-    useless: Array      # [] i32: messages so far that could not help
-    solved: Array       # [] bool: the task ended as it should
-
+from eau_jax.envs.telecom.tools import World, agent_tool, is_any, phone_tool
 
 class _Did(NamedTuple):
     """What came of the message."""
@@ -183,7 +108,8 @@ def _step(solo: bool, table: Table, knobs: Knobs, state: State, act: Act, reply:
     Of the user's decisions, ANSWER does or tells what was asked; WITHHOLD and CLARIFY do nothing; VOLUNTEER tells the first
     fact that was not told; LEAVE ends the talk. A tool call does its work whatever the user decides.
     """
-    seen, code = _look(table, knobs, state, act), act.code
+    reply, code = jnp.asarray(reply, jnp.int32), jnp.asarray(act.code, jnp.int32)
+    seen = _look(table, knobs, state, act)
     fixed, goal = _row(table.fixed, state.task), _row(table.goal, state.task)
     a, b, c = (act.values[k].astype(jnp.int32) for k in range(3))
     answer = (reply == Reply.ANSWER) | solo
@@ -316,6 +242,25 @@ telecom = Env(
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=parse, render=text.render,
     disclosed=text.disclosed, secrets=text.secrets, score=score, metric=score, expert=agents.expert, novice=agents.novice,
     basis=lambda task, knobs, judged: " x ".join(task.data["evaluation_criteria"]["reward_basis"]))
+
+
+def _with_user(knobs: SoloKnobs) -> Knobs:
+    """All knobs; those that are about a user stay at their defaults and mean nothing."""
+    return Knobs().replace(**vars(knobs))
+
+
+def _solo_table(tasks: tuple[Task, ...]) -> Table:
+    made = table(tasks)
+    for task in tasks:
+        try:
+            check_solo(task.data)
+        except ValueError as error:
+            raise ValueError(f"task {task.id!r}, field {error}; it has no solo mode") from None
+    return made
+
+
 telecom_solo = telecom._replace(
-    name="telecom_solo", step=functools.partial(_step, True), rules='default = "ANSWER"\n', prompt=text.prompt_solo,
-    parse=parse_solo, expert=agents.expert_solo, novice=agents.novice_solo)
+    name="telecom_solo", knobs=SoloKnobs(), rules=ALONE, table=_solo_table,
+    observe=lambda table, knobs, state, act: observe(table, _with_user(knobs), state, act),
+    step=lambda table, knobs, state, act, reply, key: _step(True, table, _with_user(knobs), state, act, reply, key),
+    prompt=text.prompt_solo, parse=parse_solo, expert=agents.expert_solo, novice=agents.novice_solo)

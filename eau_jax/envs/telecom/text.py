@@ -9,13 +9,16 @@ import numpy as np
 from eau_jax.core.part import Act, TimeStep
 from eau_jax.core.types import Task
 from eau_jax.envs import message
+from eau_jax.envs.tau2.message import DONE
+from eau_jax.envs.telecom.codes import ON_LINES, WRITES, Do
 from eau_jax.envs.telecom.goal import Intent
-from eau_jax.envs.telecom.parse import DONE, LOCATION, NAME, PHONE, REFUEL
-from eau_jax.envs.telecom.records import AGENT_TOOLS, OPTIONAL, PARAMETERS, PHONE_TOOLS, TODAY, account, caller, records
+from eau_jax.envs.telecom.parse import LOCATION, NAME, PHONE, REFUEL
+from eau_jax.envs.telecom.records import TODAY, account, caller, records
+from eau_jax.envs.telecom.schema import AGENT_TOOLS, PARAMETERS, PHONE_TOOLS
 from eau_jax.envs.telecom.start import fixed_arrays, goal
 from eau_jax.envs.telecom.tools import (
-    APPS, AWAITING, BILL_STATUS, BILLS, CONNECTIONS, LINE_STATUS, MODES, NEXT_BILL, OPENED, PERMISSIONS, SIGNALS, SPEEDS,
-    SUSPENDED, TECHS, UNKNOWN_CUSTOMER, WRITES, Do, first_bill, nibble, sends_mms, speed, speed_class)
+    APPS, AWAITING, BILLS, BILL_STATUS, CONNECTIONS, LINE_STATUS, MODES, NEXT_BILL, OPENED, PERMISSIONS, SIGNALS, SPEEDS,
+    SUSPENDED, TECHS, UNKNOWN_CUSTOMER, first_bill, nibble, sends_mms, speed, speed_class)
 
 class Phase(enum.IntEnum):
     """How the user feels about the talk."""
@@ -65,6 +68,7 @@ SOLO = ("You work for a phone company and mend the fault in the ticket. Write on
 _ISSUE = {Intent.SERVICE: "My phone has no service.",
           Intent.DATA: "My mobile data does not work, or it is very slow. I want excellent speed.",
           Intent.MMS: "I cannot send picture messages (MMS)."}
+_UNREADABLE = {Say.MALFORMED: HOW, Say.BAD_CALL: "Error: there is no such tool, or its arguments are wrong."}
 _WORDS: dict[Say, tuple[str, ...]] = {
     Say.REFUSED: ("I do not want that.", "No, I would rather not."),
     Say.UNCLEAR: ("I do not understand. What shall I do?", "Can you say that differently?"),
@@ -91,11 +95,9 @@ def prompt_solo(task: Task) -> tuple[str, str]:
 
 def _system(task: Task, key: str, short: str, how: str, tools: Mapping[str, Do]) -> str:
     if key not in task.data:
-        signatures = [f"{name}({', '.join(PARAMETERS[do])})" for name, do in tools.items()]
+        signatures = [f"{name}({', '.join(PARAMETERS[do]['properties'])})" for name, do in tools.items()]
         return f"{short} Tools: {', '.join(signatures)}."
-    schemas = [{"name": name, "parameters": {
-        "type": "object", "properties": {field: {"type": kind} for field, kind in PARAMETERS[do].items()},
-        "required": [field for field in PARAMETERS[do] if field not in OPTIONAL]}} for name, do in tools.items()]
+    schemas = [{"name": name, "parameters": PARAMETERS[do]} for name, do in tools.items()]
     return "\n".join([task.data[key], how, "Tools:", *map(json.dumps, schemas)])
 
 
@@ -105,11 +107,11 @@ def render(task: Task, act: Act, time_step: TimeStep, state: Any, seed: int) -> 
     if say in _WORDS:
         body = _WORDS[say][seed % len(_WORDS[say])]
     elif say in (Say.MALFORMED, Say.BAD_CALL):
-        body = HOW if say is Say.MALFORMED else "Error: there is no such tool, or its arguments are wrong."
+        body = json.loads(act.call) if act.call else _UNREADABLE[say]
     elif say is Say.OUTPUT:
         body = _output(task, act, state)
     elif say is Say.FAILED:
-        body = _failure(act)
+        body = _failure(task, act, state)
     elif say in (Say.TOLD, Say.VOLUNTEERED):
         told = " ".join(_fact(task, slot) for slot in range(4) if int(time_step.disclosed) >> slot & 1)
         body = told if say is Say.TOLD else f"By the way: {told}"
@@ -207,14 +209,22 @@ def _output(task: Task, act: Act, state: Any) -> str:
             Do.REFUEL_DATA: f"Added {float(act.values[3]):g} GB for ${price * float(act.values[3]):.2f}."}.get(code, "Done.")
 
 
-def _failure(act: Act) -> str:
+def _failure(task: Task, act: Act, state: Any) -> str:
+    """Why a tool declined a well-formed call."""
     code, a = Do(int(act.code)), int(act.values[0])
+    own, world = account(task.data), state.world
     if a == UNKNOWN_CUSTOMER:
         return "Error: this is not the customer's id."
-    return {Do.SUSPEND_LINE: "Error: no such line, or it is not active.",
-            Do.RESUME_LINE: "Error: no such line, or it is not suspended.",
-            Do.REFUEL_DATA: "Error: no such line, or the amount is not positive.",
-            Do.SEND_PAYMENT_REQUEST: "Error: no such bill, or a bill is already awaiting payment.",
+    if code == Do.SEND_PAYMENT_REQUEST and (a < 0 or not int(nibble(world.bills, a))):
+        return "Error: the customer has no such bill."
+    if code == Do.SEND_PAYMENT_REQUEST:
+        return "Error: a bill is awaiting payment already; one request at a time."
+    if code in ON_LINES and not 0 <= a < len(own.lines):
+        return "Error: the customer has no such line."
+    if code in (Do.SUSPEND_LINE, Do.RESUME_LINE):
+        wanted = "Active" if code == Do.SUSPEND_LINE else "Suspended or Pending Activation"
+        return f"Error: the line is {LINE_STATUS[int(nibble(world.lines, a))]}; it must be {wanted}."
+    return {Do.REFUEL_DATA: "Error: gb_amount must be positive.",
             Do.GET_CUSTOMER_BY_PHONE: "Error: no customer has this number."}.get(code, "Error: not found.")
 
 
