@@ -52,7 +52,7 @@ class Launch:
     dry_run: bool = False
     """build shapes, shardings and a memory estimate, and stop: no weights are read and nothing is allocated"""
     method: str = ""
-    """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME for another
+    """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME is another
     function of it"""
 
 
@@ -162,10 +162,10 @@ def _run(arguments: list[str]) -> int:
     if isinstance(given, Compare):
         return _compare(given)
     if isinstance(given, Data):
-        from eau_jax.envs import upstream_files as tau2_files
+        from eau_jax.envs import upstream_files
 
-        found = tau2_files.check(given.folder, given.part)
-        Console().print(tau2_files.described(found, given.folder), soft_wrap=True, highlight=False, markup=False)
+        found = upstream_files.check(given.folder, given.part)
+        Console().print(upstream_files.described(found, given.folder), soft_wrap=True, highlight=False, markup=False)
         return 0 if found.complete else 1
     from eau_jax import trained
 

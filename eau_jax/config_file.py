@@ -119,7 +119,8 @@ def _explained(file: Path) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename) == file.absolute()]
         line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
         raise ConfigError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
 

@@ -6,13 +6,17 @@ import shlex
 import shutil
 
 import pytest
+from conftest import ROOT
 
+from eau_jax.config import ConfigError
+from eau_jax.config_file import call
 from eau_jax.core.types import Task
 from eau_jax.envs.file import TaskFileError
 from eau_jax.envs.gyms import tau as tau_gym
 from eau_jax.envs.tau2 import data as tau2_data
 from eau_jax.envs.tau2.world import world
 from eau_jax.envs.upstream_files import FILES, advice, origin
+from eau_jax.eval.plan import Plan
 
 # A user, two task records and a notification are all that the mock domain needs, so its files are written here.
 BASE = {"tasks": {"task_1": {"task_id": "task_1", "title": "Old", "description": "An old one", "status": "pending"}},
@@ -31,8 +35,8 @@ TASK = {
         "env_assertions": [{"env_type": "assistant", "func_name": "assert_task_status",
                             "arguments": {"task_id": "task_2", "expected_status": "pending"}, "assert_value": True}],
         "communicate_info": ["New"], "nl_assertions": ["The agent is kind."], "reward_basis": ["DB", "ENV_ASSERTION"]}}
-FILES_OF = {"db.json": BASE, "user_db.json": {"notifications": {"notif_1": NOTE}}, "tasks.json": [TASK], "split_tasks.json": {"base": ["t1"]},
-            "policy.md": "Be kind.", "policy_solo.md": "Be quick."}
+FILES_OF = {"db.json": BASE, "user_db.json": {"notifications": {"notif_1": NOTE}}, "tasks.json": [TASK],
+            "split_tasks.json": {"base": ["t1"]}, "policy.md": "Be kind.", "policy_solo.md": "Be quick."}
 
 
 def folder(tmp_path, **changes):
@@ -165,6 +169,15 @@ def test_a_missing_file_names_the_command(tmp_path):
     assert advice("usergym/function/functions.json").startswith("it is one of upstream's: `eau-jax data .`")
     with pytest.raises(TaskFileError, match="`eau-jax data .*/root` lists"):
         tau_gym.load(tmp_path / "root/usergym/tau/tau_test.json")
+
+
+@pytest.mark.parametrize("name", ["eval_tau2", "eval_usergym"])
+def test_a_plan_without_its_data_names_file_line_and_command(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("EAU_DATA", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=rf"^configs/{name}.py, line \d+: TaskFileError: .*/none/tau2/[a-z]+/db.json: no "
+                                          r"such file; it is one of upstream's: `eau-jax data .*/none`"):
+        call(f"configs/{name}.py", "plan", Plan)
 
 
 def test_where_upstream_keeps_its_files():

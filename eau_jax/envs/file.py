@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
 
+from eau_jax.envs.upstream_files import advice
+
 Record = Mapping[str, Any]
 Check = Callable[[Record], None]
 _SPACE = " \t\r\n,"
@@ -32,7 +34,7 @@ def read(path: str | Path, check: Check, beside: str, key: str = "id", field: st
     """
     path = Path(path)
     if not path.is_file():
-        raise TaskFileError(f"{path}: no such file; pass a .json, .jsonl or .parquet file of tasks")
+        raise TaskFileError(f"{path}: no such file; {advice(path) or 'pass a .json, .jsonl or .parquet file of tasks'}")
     return _joined(path, check, beside, key, field) if path.suffix == ".parquet" else _checked(path, check, name)
 
 
