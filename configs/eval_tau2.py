@@ -1,8 +1,8 @@
 """tau2-bench: airline, retail and telecom, base splits, with the symbolic user and a scripted agent.
 
 Reproduces   the protocol of tau2-bench (Barres et al. 2025) at a2c0247: pass^k over the base splits. Airline and retail are
-             scored by DB x COMMUNICATE; the natural-language assertions of 40 retail tasks need a judge, and the record says
-             that there was none.
+             scored by DB x COMMUNICATE; upstream's DB x NL_ASSERTION of retail needs `judge=ChatClient(...)`, which is asked
+             about the statements of 40 of its tasks. The record says which it was.
 Hardware     1 CPU core for the script; whatever your model needs.
 Time         under a minute for the script.
 Expected     1.0 for the expert, who knows the gold actions.

@@ -11,6 +11,7 @@ from eau_jax.clients import chat
 from eau_jax.clients.chat import ChatClient
 from eau_jax.core.records import read_lines
 from eau_jax.envs.gyms import intention_tasks
+from eau_jax.envs.gyms.function import function
 from eau_jax.envs.gyms.intention import intention
 from eau_jax.envs.tau2.data import load
 from eau_jax.envs.tau2.world import world
@@ -112,8 +113,9 @@ def test_cut_filtered_broken_and_native_answers_of_an_agent_are_played_and_count
     assert line["usable"] and line["turns"][-1]["act"]["kind"] == "FINISH" and "\ufffd mus" in line["turns"][0]["agent"]
     assert sent[1:3] == [chat_text.SILENCE] * 2, "roles alternate, and no message is empty"
     found = result(folder)
-    assert (found["cut"], found["filtered"], found["truncated"]) == (1, 1, 0)
-    assert "cut off at its limit of tokens" in remarks(folder)[0] and "with a message cut off" in write_page(folder).read_text()
+    assert (found["cut"], found["filtered"], found["empty"], found["truncated"]) == (1, 1, 2, 0)
+    assert "cut off at its limit of tokens" in remarks(folder)[0]
+    assert "with a message cut off" in write_page(folder).read_text()
 
 
 def test_what_a_judge_decided_and_what_could_not_be_read_is_counted(tmp_path):
@@ -151,7 +153,7 @@ def test_one_judge_of_the_plan_rules_on_statements_too(tmp_path, shared_data):
         server.script = [say("I cannot say.")]
         folder = evaluate(plan(tmp_path / "2", benches=(bench,), judge=client(server)))
     assert result(folder, "retail")["infra_errors"] == 2 and result(folder, "retail")["episodes"] == 0
-    assert "the judge's verdict cannot be read, 2 times; the last: 'I cannot say.'" in result(folder, "retail")["first_error"]
+    assert "verdict cannot be read, 2 times; the last: 'I cannot say.'" in result(folder, "retail")["first_error"]
 
 
 def test_a_judge_without_a_statement_to_rule_on(tmp_path, shared_data):
@@ -225,8 +227,9 @@ def test_a_dead_server_stops_the_evaluation_early_and_says_why(tmp_path, monkeyp
 
 @pytest.mark.parametrize("changes, said", [
     (dict(benches=(Bench("b", intention, lambda: (), version="x"),)), "benchmark 'b' has no tasks.*check the file, split"),
-    (dict(benches=(Bench("b", intention, lambda: None, version="x"),)), "its `tasks` gave None; it must give a tuple of Task"),
+    (dict(benches=(Bench("b", intention, lambda: None, version="x"),)), "its `tasks` gave None; it must give a tuple"),
     (dict(benches=(Bench("b", intention, lambda: ["t"], version="x"),)), "must give a tuple of Task"),
+    (dict(benches=(Bench("b", function, BENCH.tasks, version="x"),)), "of intention, and the environment is function"),
     (dict(benches=BENCH), "benches is Bench; it must be a tuple"),
     (dict(player=lambda: chat_model("gpt")), "'gpt' is no chat client"),
     (dict(player=lambda: reflexion(3)), "3 is no chat client")])
@@ -256,7 +259,8 @@ def test_help_shows_both_forms_and_every_option(capsys):
     options = ("--checkpoint", "--samples", "--temperature", "--again", "--name", "--root", "--repeats", "--seed", "--limit",
                "--concurrency", "--retries")
     assert all(option in shown for option in options)
-    assert "eau-jax eval runs/quickstart --checkpoint" in shown and "eau-jax eval configs/eval_built_in.py --repeats" in shown
+    assert "eau-jax eval runs/quickstart --checkpoint" in shown
+    assert "eau-jax eval configs/eval_built_in.py --repeats" in shown
     assert "episodes per task" in shown and "episodes open at a time" in shown
     with pytest.raises(SystemExit) as ended:
         cli.main(["eval", "--limit", "3"])

@@ -37,6 +37,8 @@ def read(body: str) -> Said:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
         raise ValueError(f"not a chat completion: {body[:500]}")
+    if choice.get("finish_reason") in ("abort", "error"):
+        raise ValueError(f"the server broke off (finish_reason {choice['finish_reason']!r})")
     text = _text(message.get("content")) or _text(message.get("refusal"))
     calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
     called = [_call(call["function"]) for call in calls if isinstance(call, dict) and isinstance(call.get("function"), dict)]

@@ -40,7 +40,7 @@ async def _closer(api: openai.AsyncOpenAI) -> AsyncIterator[None]:
 class ChatClient:
     """Chat completions with a deadline, retries and a concurrency limit.
 
-        ChatClient("http://localhost:8000/v1", "Qwen/Qwen3-8B", temperature=0.0, max_tokens=4096, timeout_s=300.0)
+        ChatClient("http://localhost:8000/v1", "Qwen/Qwen3-8B", max_tokens=4096, timeout_s=300.0, deadline_s=900.0)
 
     Rate limits (429), time-outs (408 or no answer), server errors, broken connections and answers that are no completion
     are retried with exponential back-off and jitter, or after the server's Retry-After. Anything else, and a call that
@@ -76,6 +76,9 @@ class ChatClient:
             if not isinstance(value, (int, kind)) or not value >= least:
                 allowed = f"{'an integer, ' * (kind is int)}{least:g} or more"
                 raise ValueError(f"ChatClient: {name} is {value!r}; allowed: {allowed}")
+        if self.timeout_s > self.deadline_s:
+            raise ValueError(f"ChatClient: timeout_s is {self.timeout_s:g} and deadline_s {self.deadline_s:g}; one attempt "
+                             "cannot take longer than the whole call: raise deadline_s, to a few times timeout_s")
         if not isinstance(self.model, str) or not self.model:
             raise ValueError(f"ChatClient: model is {self.model!r}; give the name that the server knows it by")
         self._url = _split(self.base_url)
@@ -159,7 +162,7 @@ class ChatClient:
                     404: "; check base_url, which ends in /v1 as a rule, and the model's name"}
             return f"HTTP {status}: {shown}{mend.get(status, '')}"
         if isinstance(error, (TimeoutError, openai.APITimeoutError)):
-            return f"no answer within timeout_s = {self.timeout_s:g} s"
+            return f"no answer within timeout_s = {self.timeout_s:g} s; a model that writes long answers needs more"
         if isinstance(error, openai.APIConnectionError):
             return f"no connection: {self._redacted(str(error.__cause__ or error))[:SHOWN]}"
         return f"unusable answer: {shown}"

@@ -107,8 +107,12 @@ def held_out(bench: Bench, limit: int) -> tuple[HeldOutTask, ...]:
         raise ValueError(f"benchmark {bench.name!r}: its `tasks` gave {tasks!r:.60}; it must give a tuple of Task, as the "
                          f"`load` and `generate` of an environment's tasks do")
     if not tasks:
-        raise ValueError(f"benchmark {bench.name!r} has no tasks: its `tasks` gave none; check the file, split or count that "
-                         f"it names, or leave the benchmark out")
+        raise ValueError(f"benchmark {bench.name!r} has no tasks: its `tasks` gave none; check the file, split or count "
+                         "that it names, or leave the benchmark out")
+    for task in tasks:
+        if bench.env.name != task.env and not bench.env.name.startswith(f"{task.env}_"):
+            raise ValueError(f"benchmark {bench.name!r}: task {task.id!r} is one of {task.env}, and the environment is "
+                             f"{bench.env.name}; pair tasks with their own environment")
     return tuple(HeldOutTask(task.id, task.env, task.data) for task in (tasks[:limit] if limit else tasks))
 
 

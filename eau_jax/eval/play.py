@@ -251,15 +251,19 @@ def _result(lines: list[Mapping[str, Any]], repeats: int) -> dict[str, Any]:
 
 
 def _counts(usable: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """What happened in the usable episodes: episodes that a full context or token budget truncated, and why the first was;
-    episodes with an agent message that was cut off or filtered; messages whose act or verdict the judge decided, and those
-    of which its answer could not be read; replies by who spoke ("draft": in place of an LLM user's that would not do), and
-    those that told a secret and were replaced."""
+    """What happened in the usable episodes.
+
+    Episodes: truncated by a full context or token budget, and why the first was; with an agent message that was cut off;
+    with one that was filtered. Agent messages: without a word; whose act or verdict the judge decided; of which its answer
+    could not be read. Replies: by who spoke ("draft": in place of an LLM user's that would not do); that told a secret and
+    were replaced.
+    """
     turns = [turn for line in usable for turn in line["turns"]]
     truncated = [line for line in usable if line["stop"] == StopReason.MAX_TOKENS.value]
     ended = lambda how: sum(any(turn["ended"] == how for turn in line["turns"]) for line in usable)
     return {"truncated": len(truncated), "first_truncated": next((line["error"] or None for line in truncated), None),
             "cut": ended("length"), "filtered": ended("filtered"),
+            "empty": sum(not turn["agent"].strip() for turn in turns),
             "judged": sum(turn["judged"] for turn in turns), "unreadable": sum(turn["unreadable"] for turn in turns),
             "spoke": dict(sorted(collections.Counter(turn["spoke"] for turn in turns).items())),
             "leaked": sum(turn["leaked"] for turn in turns)}

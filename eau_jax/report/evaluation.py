@@ -16,7 +16,8 @@ from eau_jax.report.markup import POLICY, count, folded, note, number, style, ta
 COLUMNS = ("tasks", "episodes", "infra_errors", "score", "metric", "success", "turns", "effective_turns", "time_weighted",
            "trials")
 COUNTS = {"truncated": "episodes truncated", "cut": "with a message cut off", "filtered": "with a message filtered",
-          "judged": "messages judged", "unreadable": "judge unreadable", "leaked": "replies that leaked"}
+          "empty": "messages empty", "judged": "messages judged", "unreadable": "judge unreadable",
+          "leaked": "replies that leaked"}
 SPOKE = {"llm": "replies by an LLM", "draft": "by the draft in its place"}
 
 
@@ -128,7 +129,8 @@ def remarks(folder: str | Path) -> list[str]:
     for name, result in read(folder).record["results"].items():
         why = f", the first because: {result['first_truncated']}" if result["first_truncated"] else ""
         known = [
-            (result["infra_errors"], f"dropped: failed outside the agent's control, the first because: {result['first_error']}"),
+            (result["infra_errors"], "dropped: failed outside the agent's control, the first because: "
+                                     f"{result['first_error']}"),
             (result["truncated"], f"ended where the agent's context or token budget was full; what was earned until then "
                                   f"counts{why}"),
             (result["cut"], "with a message of the agent that was cut off at its limit of tokens")]
@@ -137,8 +139,8 @@ def remarks(folder: str | Path) -> list[str]:
             asked = result["judged"] + result["unreadable"]
             lines.append(f"{name}: {result['unreadable']} of {asked} answers of the judge could not be read; words decided")
         if result["spoke"].get("draft"):
-            lines.append(f"{name}: {count(result['spoke']['draft'], 'turn')} where what the user's model wrote would not do and "
-                         "the symbolic user's own words were said")
+            lines.append(f"{name}: {count(result['spoke']['draft'], 'turn')} where what the user's model wrote would not do "
+                         "and the symbolic user's own words were said")
     return lines
 
 
@@ -168,7 +170,8 @@ def compare(folders: Sequence[str], what: str = "score") -> list[Comparison]:
     if len(folders) < 2:
         raise ValueError(f"{len(folders)} evaluation given; a comparison needs two or more")
     found = [read(folder) for folder in folders]
-    names = [one.record["name"] if len({o.record["name"] for o in found}) == len(found) else str(one.folder) for one in found]
+    distinct = len({one.record["name"] for one in found}) == len(found)
+    names = [one.record["name"] if distinct else str(one.folder) for one in found]
     lines = []
     for one, name in zip(found[1:], names[1:], strict=True):
         if not found[0].record["results"].keys() & one.record["results"].keys():
@@ -177,8 +180,8 @@ def compare(folders: Sequence[str], what: str = "score") -> list[Comparison]:
             left, right = (_rules(each.record["benches"][bench]) for each in (found[0], one))
             differing = [what for what in left if left[what] != right[what]]
             if differing:
-                raise ValueError(f"{names[0]} and {name} played {bench!r} with another {differing[0]}; compare evaluations that "
-                                 f"differ in the player only, or in user, judge, seed and repeats")
+                raise ValueError(f"{names[0]} and {name} played {bench!r} with another {differing[0]}; compare evaluations "
+                                 f"that differ in the player only, or in user, seed and repeats")
     for bench in found[0].record["results"]:
         values = [_by_task(one, bench, what) for one in found]
         for place, (one, name) in enumerate(zip(found, names, strict=True)):
@@ -190,7 +193,8 @@ def compare(folders: Sequence[str], what: str = "score") -> list[Comparison]:
                 continue
             difference, common = paired(values[0], values[place])
             if not common:
-                raise ValueError(f"{names[0]} and {name} have no task of {bench!r} in common; compare evaluations of one test")
+                raise ValueError(f"{names[0]} and {name} have no task of {bench!r} in common; compare evaluations of one "
+                                 "test")
             lines.append(Comparison(bench, name, result, difference, common))
     return lines
 
