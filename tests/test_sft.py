@@ -1,5 +1,6 @@
 """Supervised fine-tuning from every source, in a run folder: the agent's cold start and a model of the user."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from eau_jax import demonstrations, start, train
 from eau_jax.cli import main
 from eau_jax.config import ConfigError
 from eau_jax.config_file import replace, runnable
+from eau_jax.core.part import Words
 from eau_jax.core.records import read_lines
 from eau_jax.envs.file import TaskFileError
-from eau_jax.envs.gyms.intention import intention
 from eau_jax.envs.gyms import intention_tasks
+from eau_jax.envs.gyms.intention import intention
 from eau_jax.eval.held_out import sealed_file
 from eau_jax.local_chat import LocalChat
 from eau_jax.rollout.agent import demonstrator
@@ -23,8 +25,9 @@ from eau_jax.rollout.episode import Budgets, Pinned
 from eau_jax.rollout.simulator import simulator
 from eau_jax.rollout.template import TINY, bind
 from eau_jax.rollout.tokenizer import from_folder
-from eau_jax.users.role_play import role_play
+from eau_jax.users.role_play import GREETING, role_play, system
 from eau_jax.users.rules import compile_rules
+from eau_jax.users.voice import speak
 from tiny_config import config as tiny
 
 TINY_FILE = str(Path(__file__).with_name("tiny_config.py"))
@@ -184,6 +187,38 @@ def test_a_users_model_is_trained_and_plays_the_user(tmp_path):
     assert episode.turns[0].spoke in ("llm", "draft") and episode.turns[0].reply_text
     assert client._calls == 1        # the model was asked once: after the last turn nobody is
     assert play()[0].turns[0].reply_text == episode.turns[0].reply_text
+
+
+def test_a_served_users_model_is_asked_with_its_training_prompt_and_held_to_the_draft():
+    class Client:
+        """A client that answers with one text and keeps what it was asked."""
+
+        identity = {"model": "scripted"}
+
+        def __init__(self, text):
+            self.text, self.asked = text, []
+
+        async def complete(self, messages):
+            self.asked.append(messages)
+            return self.text
+
+    words = Words(draft="The date is May.", disclosed=("May",), secrets=("jazz",), opening="Plan a trip.", seed=0, group_seed=0,
+                  agent_text="<think>hm</think>[action] Which date?<tool_call>{}</tool_call>",
+                  history=(("user", "Plan a trip."), ("agent", "[action] Where?"), ("user", "Rome.")), known=("Rome", "May"))
+
+    def said(text):
+        user = role_play(client := Client(text))
+        return asyncio.run(speak(user, user.knobs, words)), client.asked
+
+    spoken, asked = said("In May, please. ###STOP###")
+    assert (spoken.text, spoken.spoke, spoken.leaked) == ("In May, please.", "llm", False)
+    assert [(message["role"], message["content"]) for message in asked[0]] == [
+        ("system", system("Request: Plan a trip.\nKnown: Rome\nKnown: May")), ("user", GREETING), ("assistant", "Plan a trip."),
+        ("user", "[action] Where?"), ("assistant", "Rome."), ("user", "[action] Which date?")]
+    assert "jazz" not in json.dumps(asked)
+    for bad in ("###STOP###", "", "In June.", '<tool_call>{"name": "look"}</tool_call> May'):
+        assert said(bad)[0][:2] == ("The date is May.", "draft")
+    assert said("May, and jazz.")[0] == ("The date is May.", "llm", True)     # a secret never passes
 
 
 # --- the whole way
