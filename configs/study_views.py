@@ -1,4 +1,4 @@
-"""Advantages per action against per token: the quickstart's task, model, cold start and budget, five seeds.
+"""Advantages per action (eau) against per token (ppo): the quickstart's task, model, cold start and budget, five seeds.
 
 Reproduces   nothing published: it looks at the choice that the EAU paper's per-action advantages make, at toy size.
 Hardware     2 CPU cores, 3 GB of memory.
@@ -19,7 +19,8 @@ def study() -> Study:
     return Study(
         name="views",
         environments={"intention": load_config(str(CONFIGS / "quickstart.py"))},
-        methods={"by_token": load_method(CONFIGS / "methods" / "ppo.py"), "by_action": load_method(CONFIGS / "methods" / "eau.py")},
+        methods={"by_token": load_method(CONFIGS / "methods" / "ppo.py"),
+                 "by_action": load_method(CONFIGS / "methods" / "eau.py")},
         baseline="by_token",
         seeds=(0, 1, 2, 3, 4),
         updates=20,

@@ -52,8 +52,8 @@ class Launch:
     dry_run: bool = False
     """build shapes, shardings and a memory estimate, and stop: no weights are read and nothing is allocated"""
     method: str = ""
-    """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME is another
-    function of it"""
+    """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME is
+    another function of it"""
 
 
 @dataclasses.dataclass(frozen=True)

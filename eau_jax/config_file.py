@@ -172,7 +172,8 @@ def runnable(path: str, changes: Mapping[str, Any], method: str = "") -> str:
     if changes:
         text += ("\n\n# Appended by eau-jax: what the command line changed.\n"
                  "from eau_jax.config_file import replace as _replace\n\n_before = config\n\n\n"
-                 f"def config(_before=_before):\n    return _replace(_before(), {json.loads(json.dumps(dict(changes)))!r})\n")
+                 f"def config(_before=_before):\n"
+                 f"    return _replace(_before(), {json.loads(json.dumps(dict(changes)))!r})\n")
     return text
 
 

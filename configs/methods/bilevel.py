@@ -3,7 +3,7 @@
 Reproduces   VAGEN's bi-level GAE (Wang et al. 2025, arXiv:2510.16907): gamma 0.95 per action, 1 per token, both lambdas 1,
              advantages normalised over tokens; batch as in ppo_action_end.py. `bilevel.py:by_reward` finds the ends of
              actions as RAGEN's code does, by a reward other than 0, so that a turn which earns nothing is none.
-Hardware     one 80 GB GPU; the dry run counts @ GB.
+Hardware     one 141 GB GPU; the dry run counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
 Command      eau-jax train configs/methods/bilevel.py --model.folder PATH        (--dry-run needs no weights)

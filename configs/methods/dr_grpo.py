@@ -2,7 +2,7 @@
 
 Reproduces   Dr. GRPO (Liu et al. 2025, arXiv:2503.20783): 128 tasks x 8 episodes, no KL, clip 0.2. The loss is summed over
              tokens and divided by episodes times token budget.
-Hardware     one 80 GB GPU; the dry run counts @ GB.
+Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
 Command      eau-jax train configs/methods/dr_grpo.py --model.folder PATH        (--dry-run needs no weights)

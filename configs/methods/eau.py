@@ -4,7 +4,7 @@ Reproduces   the agent's training of "Environment-Agent-User Co-evolution for Tr
              critic and policy loss on action tokens, epsilon = 0.5 symbolic replies, the others by CoSER-8B
              (arXiv:2502.09082) behind an OpenAI-compatible server. The paper's PPO numbers are not published; those here are
              the package's.
-Hardware     one 80 GB GPU; the dry run counts @ GB.
+Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
 Command      eau-jax train configs/methods/eau.py --model.folder PATH        (--dry-run needs no weights)

@@ -4,8 +4,8 @@ Reproduces   EigenData / AReaL-SEA (arXiv:2601.22607): 8 tasks x 64 episodes, on
              in the group, token mean, dynamic filtering as the paper states it. `eigendata.py:released` is AReaL's code:
              only tasks that are nearly always solved go, rewards 0 and 1 become -5 and 5, advantages are standardised over
              the batch, clip 0.4, tokens whose ratio to the sampler is above 5 are left out. Telecom alone, Qwen3-4B for the
-             paper's 30B and up; the paper's user is a fine-tuned model.
-Hardware     one 80 GB GPU; the dry run counts @ GB.
+             paper's 30B and up, episodes of 12288 tokens for its 30000; the paper's user is a fine-tuned model.
+Hardware     one 141 GB GPU; the dry run counts 112 GB at most.
 Time         not measured.
 Expected     not measured.
 Command      eau-jax train configs/methods/eigendata.py --model.folder PATH        (--dry-run needs no weights)
@@ -55,7 +55,7 @@ def config() -> Config:
         "name": "eigendata",
         "env": telecom,
         "tasks": Tasks(generate=telecom_tasks.generate, load=telecom_tasks.load, train=1000, test=64),
-        "rollout.tasks": 8, "rollout.group": 64, "rollout.max_tokens": 16384, "rollout.max_new_tokens": 1024,
+        "rollout.tasks": 8, "rollout.group": 64, "rollout.max_tokens": 12288, "rollout.max_new_tokens": 1024,
         "rollout.slots": 8, "learn.minibatches": 1,
         "knobs": {**base.knobs, "env.max_turns": 50, "rl.policy_optimizer.learning_rate": 5e-6,
                   "rl.policy_optimizer.weight_decay": 0.005},

@@ -2,7 +2,7 @@
 
 Reproduces   GSPO (Zheng et al. 2025, arXiv:2507.18071): clip 3e-4 and 4e-4 on the geometric mean of the tokens' ratios, four
              minibatches a batch, every episode weighs the same. The size of its batch is not known; it is the base config's.
-Hardware     one 80 GB GPU; the dry run counts @ GB.
+Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
 Command      eau-jax train configs/methods/gspo.py --model.folder PATH        (--dry-run needs no weights)

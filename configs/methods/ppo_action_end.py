@@ -2,7 +2,7 @@
 
 Reproduces   VAGEN's `turn_wise_gae` (Wang et al. 2025, arXiv:2510.16907): gamma 1 per action, the critic has a target at the
              last token of an action only, 64 episodes a batch in two minibatches, temperature 0.7, top-p 0.95, KL k2.
-Hardware     one 80 GB GPU; the dry run counts @ GB.
+Hardware     one 141 GB GPU; the dry run counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
 Command      eau-jax train configs/methods/ppo_action_end.py --model.folder PATH        (--dry-run needs no weights)

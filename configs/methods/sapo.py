@@ -2,7 +2,7 @@
 
 Reproduces   SAPO (Gao et al. 2025, arXiv:2511.20347): temperature 1 of the gate for positive and 1.05 for negative
              advantages, every episode weighs the same; batch and budget are the base config's.
-Hardware     one 80 GB GPU; the dry run counts @ GB.
+Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
 Command      eau-jax train configs/methods/sapo.py --model.folder PATH        (--dry-run needs no weights)

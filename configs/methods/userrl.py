@@ -5,7 +5,7 @@ Reproduces   UserRL (Qian et al. 2025, arXiv:2509.19736): 128 tasks x 8 episodes
              the released code's formula. FILE.py:NAME has the others: equalized_mean (the released script's "Sum"),
              equalized_total (the paper's Sum), r2g_r2g, em_r2g, and by the paper's formula paper_naive_total,
              paper_equalized_r2g, paper_r2g_r2g, paper_em_r2g. One gym here, five mixed in the paper; its user is Qwen3-32B.
-Hardware     one 80 GB GPU; the dry run counts @ GB.
+Hardware     one 141 GB GPU; the dry run counts 96 GB at most.
 Time         not measured.
 Expected     not measured.
 Command      eau-jax train configs/methods/userrl.py --model.folder PATH        (--dry-run needs no weights)
