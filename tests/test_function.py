@@ -36,7 +36,9 @@ def ends(lines):
     (["[answer] 14", "[answer]", "[answer] many", "[answer] nan", "[answer] 15.0000005"],
      ["Wrong. Try again.", "The answer is empty.", "That is not a number.", "That is not a number.", "Correct."],
      [0, 0, 0, 0, 1], StopReason.COMPLETED),
-    (["[answer] 15.00001"] * 16, ["Wrong. Try again."] * 16, [0] * 16, StopReason.MAX_TURNS),
+    (["[answer] 15.00001"] * 3, ["Wrong. Try again.", "Wrong. Try again.", "Wrong."], [0] * 3, StopReason.COMPLETED),
+    (["[answer] 1"] * 2 + ["[answer] 15"], ["Wrong. Try again."] * 2 + ["Correct."], [0, 0, 1], StopReason.COMPLETED),
+    (["[action] 1 1 1 1"] * 16, ["The value is 1."] * 16, [0] * 16, StopReason.MAX_TURNS),
     (["hello", "[action] 1.5 1 1 0.25", "hm", "what"],
      ["I cannot read that. Write [action], [search], [answer] or [finish].", "The value is 2.25."]
      + ["I cannot read that. Write [action], [search], [answer] or [finish]."] * 2, [0] * 4, StopReason.PARSE_ERROR),
@@ -49,13 +51,14 @@ def test_episodes_by_hand_at_the_default_knobs(messages, replies, rewards, stop)
 
 @pytest.mark.parametrize("changes, messages, rewards", [
     (dict(step_penalty=0.1), ["[search] test", "[answer] 1", "[answer] 15"], [-0.1, -0.2, 1 - 0.3]),
-    (dict(r_correct=0.5, r_wrong=-0.25, end_on_wrong=1), ["[search] test", "[answer] 1"], [0, -0.25]),
+    (dict(r_correct=0.5, r_wrong=-0.25, max_wrong=1), ["[search] test", "[answer] 1"], [0, -0.25]),
     (dict(probe_cost=0.2), ["[action] 1 1 1 1", "[action] 2 3 4 5", "[answer] 15"], [-0.2, 0, 1]),
     (dict(invalid_penalty=0.3, max_invalid=1), ["[action] 1", "hello"], [-0.3, -0.3]),
     (dict(repeat_penalty=0.3, finish_penalty=0.5), ["[search] test", "[search] test", "[finish]"], [0, -0.3, -0.5]),
     (dict(tol=1.0), ["[answer] 14"], [1]),
     (dict(probe_cost=0.2), ["[action] 2.001 3 4 5", "[action] 2.6 3 4 5", "[finish]"], [0, -0.2, 0]),
     (dict(probe_cost=0.2, block_radius=0), ["[action] 2.001 3 4 5", "[finish]"], [-0.2, 0]),
+    (dict(max_wrong=64), ["[answer] 1"] * 5 + ["[answer] 15"], [0] * 5 + [1]),
     (dict(patience=2), ["[search] test", "[search] test", "[action] 1"], [0, 0, 0]),
 ])
 def test_rewards_by_hand_with_other_knobs(changes, messages, rewards):

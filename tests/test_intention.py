@@ -23,6 +23,8 @@ TASK = Task(id="t-1", env="intention", data={
     "missing_details": [{"description": name, "importance": weight, "inquiry": f"What {name}?",
                          "options": list(intention_tasks.OPTIONS[name])} for name, weight in DETAILS.items()]})
 
+UPSTREAM = dict(ask_cap=16, patience=64)
+
 
 def knobs(**changes):
     return intention.knobs.replace(**{k: np.asarray(v, getattr(intention.knobs, k).dtype) for k, v in changes.items()})
@@ -44,8 +46,7 @@ def rewards(lines):
 
 @pytest.mark.parametrize("messages, expected, stop", [
     (["date", "budget", "hotel", "transport", "food"], [1, 1, 0.7, 0.7, 0.4], StopReason.COMPLETED),
-    (["date, budget and hotel"], [0.6], StopReason.COMPLETED),  # upstream's own example: 0.6, not 2.7
-    (["date, budget, hotel, transport and food"], [0.2], StopReason.COMPLETED),
+    (["date, budget and hotel", "date and budget"], [0, 0.8], StopReason.COMPLETED),  # three at once are too many
     (["transport and food", "food", "transport and hotel"], [0.5, 0, 0.7], StopReason.COMPLETED),
     (["food", "weather", "food"], [0.4, 0, 0], StopReason.COMPLETED),
 ])
@@ -55,6 +56,14 @@ def test_episodes_by_hand_at_the_defaults(messages, expected, stop):
     assert stop_reason(lines[-1].stop) is stop and all(r == 0 for r in rewards(lines)[len(expected):])
 
 
+@pytest.mark.parametrize("messages, expected", [
+    (["date, budget and hotel"], [0.6]),  # upstream's own example: 0.6, not 2.7
+    (["date, budget, hotel, transport and food"], [0.2])])
+def test_episodes_by_hand_under_upstreams_rules(messages, expected):
+    lines = play(intention, TASK, script(*[f"[action] Which {message}?" for message in messages]), knobs(**UPSTREAM))
+    np.testing.assert_allclose(rewards(lines)[:len(expected)], expected, rtol=1e-6)
+
+
 def test_random_questions_earn_what_the_formula_says():
     env, tasks = built_in("intention", 30)
     rng = np.random.default_rng(0)
@@ -62,7 +71,7 @@ def test_random_questions_earn_what_the_formula_says():
         details = task.data["missing_details"]
         sets = [set(rng.permutation(len(details))[:rng.integers(1, 4)].tolist()) for _ in range(16)]
         words = [f"[action] Which {' and '.join(details[k]['description'] for k in s)}?" for s in sets]
-        lines = play(env, task, script(*words))
+        lines = play(env, task, script(*words), knobs(**UPSTREAM))
         expected = upstream(sets, {k: int(d["importance"]) for k, d in enumerate(details)})[:len(lines)]
         np.testing.assert_allclose(rewards(lines), expected, atol=1e-6)
         assert lines[-1].success == (set().union(*sets[:len(lines)]) == set(range(len(details))))
@@ -73,8 +82,8 @@ def test_random_questions_earn_what_the_formula_says():
     (dict(multi_penalty=0.5), ["date and budget"], [0.5]),
     (dict(step_penalty=0.3), ["food", "food", "date"], [0.1, 0, 0.7]),
     (dict(repeat_penalty=0.3), ["food", "food"], [0.4, -0.3]),
-    (dict(disclose_cap=1), ["date, budget and hotel"], [0.6]),         # told one, charged for three
-    (dict(ask_cap=2), ["date, budget and hotel", "date and budget"], [0, 0.8]),
+    (dict(disclose_cap=1, ask_cap=3), ["date, budget and hotel"], [0.6]),         # told one, charged for three
+    (dict(ask_cap=1), ["date and budget", "date"], [0, 1]),
     (dict(done_bonus=0.5), ["date", "budget", "hotel", "transport", "food"], [1, 1, 0.7, 0.7, 0.9]),
     (dict(finish_penalty=0.1), ["date"], [1, -0.4]),
     (dict(invalid_penalty=0.2), ["date", "\ud800"], [1, 0]),
@@ -111,7 +120,10 @@ def test_the_default_rules():
     impatient = play(intention, TASK, script("[action] Which date?", "[action] Hm.", "[action] Tell me more."),
                      knobs(patience=2))
     assert stop_reason(impatient[-1].stop) is StopReason.USER_LEFT and len(impatient) == 3
-    assert stop_reason(play(intention, TASK, script(*["[action] Hm."] * 16))[-1].stop) is StopReason.MAX_TURNS
+    bored = play(intention, TASK, script(*["[action] Hm."] * 16))
+    assert stop_reason(bored[-1].stop) is StopReason.USER_LEFT and len(bored) == 6
+    patient = play(intention, TASK, script(*["[action] Hm."] * 16), knobs(**UPSTREAM))
+    assert stop_reason(patient[-1].stop) is StopReason.MAX_TURNS
 
 
 def test_other_decisions_of_the_user():
@@ -226,10 +238,22 @@ def test_the_matcher_tells_one_question_from_several():
     assert ask("What HOTELS would you like, a hostel or an inn?").mask == 0b00100
     assert ask("What date and budget do you want?").mask == 0b00011
     assert ask("Which date? Which food?").mask == 0b10001
-    assert ask("date date date").mask == 0b00001
+    assert ask("date date date?").mask == 0b00001 and ask("Please tell me the date.").mask == 0b00001
+    assert ask("date date date").mask == ask("date budget hotel food").mask == 0, "a list of words asks for nothing"
     assert ask("Do you go by train, plane or car?").mask == 0b01000
     for nothing in ("What is the meaning of life?", "Oslo trip plan?", "the of and", "???"):
         assert ask(nothing).mask == 0
+
+
+def test_the_request_sent_back_asks_for_nothing(shared_data):
+    """Whole or in parts, with any phrase around it; upstream's own questions, which repeat parts of it, stay questions."""
+    tasks = intention_tasks.load(shared_data / "usergym/intention/all_intentions_test.json")
+    forms = ("{}", "But {}", "What about {}?", "Please tell me more about this: {} Which details?", "{} {}?")
+    for task in tasks:
+        request = task.data["task"]
+        assert not any(parse(task, f"[action] {form.format(request, request)}", None).mask for form in forms), request
+        words = request.rstrip(".").split()
+        assert parse(task, f"[action] {' '.join(words)}", None).mask == 0
 
 
 @pytest.mark.parametrize("answer, code, mask", [

@@ -13,15 +13,18 @@ from eau_jax.envs.gyms import persuade_tasks
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.file import TaskFileError
 from eau_jax.envs.gyms.persuade import persuade
-from eau_jax.envs.gyms.persuade_tasks import points, weights
+from eau_jax.envs.gyms.persuade_tasks import POINTS, points, weights
 from eau_jax.envs.gyms.persuade_text import Do, Flag, attacked, disclosed, parse, question, secrets
 from eau_jax.users.rules import compile_rules
 
 TASK = Task(id="p-1", env="persuade", data={
     "id": "p-1", "claim": "Towns need more cats.",
-    "argument": "Cats are clean. Cats are quiet. Cats catch mice. Cats cost little. Cats bring joy."})
+    "argument": "Cats are clean. Cats are quiet. Cats catch mice. Cats cost little. Cats bring joy.",
+    "counters": [["dirt", "hair"], ["noise"], ["poison"], ["bills"], ["grief"]]})
+PLAIN = Task(id="p-1", env="persuade", data={name: TASK.data[name] for name in ("id", "claim", "argument")})
 BY_WEIGHT = sorted(range(5), key=lambda k: -weights(TASK)[k])       # worth 2, 2, 1, 1, 0
-TWO, TOO, ONE, WON, NIL = ("[answer] I doubt it: " + points(TASK.data)[k] for k in BY_WEIGHT)
+TWO, TOO, ONE, WON, NIL = (f"[answer] But think of the {TASK.data['counters'][k][0]}." for k in BY_WEIGHT)
+BUT = tuple("[answer] But no. " + points(TASK.data)[k] for k in BY_WEIGHT)   # names a point and opposes, without a reason
 ALL_BUT_NIL = " ".join([TWO, *(m.removeprefix("[answer] ") for m in (TOO, ONE, WON))])
 STUDY = " Research says so."
 SIXTH = 1 / 6
@@ -58,6 +61,8 @@ def in_levels(lines):
     (dict(finish_penalty=SIXTH), [TWO, "[finish]"], [2, -4], StopReason.COMPLETED),
     (dict(rude_penalty=SIXTH, invalid_penalty=SIXTH, repeat_penalty=SIXTH), [TWO, TWO, "[answer] You fool", "hi"],
      [2, -1, -1, -1], StopReason.COMPLETED),
+    ({}, [*BUT], [0, 0, 0, 0, 0], StopReason.COMPLETED),
+    (dict(reasons=0), [*BUT[:4]], [2, 2, 1, 1], StopReason.COMPLETED),
     (dict(max_turns=2), [TWO, "[answer] No."], [2, 0], StopReason.MAX_TURNS),
     ({}, ["hi", "[search] cats", "[answer]"], [0, 0, 0], StopReason.PARSE_ERROR),
     (dict(patience=2), [TWO, "[answer] No.", "[answer] No."], [2, 0, 0], StopReason.USER_LEFT),
@@ -118,7 +123,7 @@ def test_replies():
     assert said(TWO) in {"Fair point. I partly agree.", "You have a point. I partly agree."}
     assert said(NIL) in {"That hardly moves me. I strongly agree.", "That matters little to me. I strongly agree."}
     assert said(TWO, TWO) in {"You said that before.", "I heard that already."}
-    assert said("[answer] No.") in {"Which of my points is wrong?", "Why? Look at my points."}
+    assert all(said(text) in {"Why is one of my points wrong?", "Why? Give me a reason."} for text in ("[answer] No.", BUT[0]))
     assert said("[finish]") == "Goodbye." and said("[search] x").startswith("That is not possible here.")
     assert said(TWO, TOO, ONE, WON) == "You convinced me. I strongly disagree."
     assert said(TWO, rules='default = "WITHHOLD"') in {"I do not see it that way.", "I am not moved."}
@@ -138,13 +143,36 @@ def test_points_are_kept_where_the_persuadee_does_not_weigh_them():
     assert in_levels(lines)[:2] == [0, 2]
 
 
-@pytest.mark.parametrize("text, mask", [
-    ("But cats are not clean.", 0b00001), ("I doubt that they catch any mice.", 0b00100),
-    ("No! They cost a lot.", 0b01000), ("Cats are never quiet or clean.", 0b00011),
-    ("Cats are clean.", 0), ("Cats are clean. Cats are quiet. Cats catch mice.", 0), ("I disagree.", 0),
-    ("But cats, cats, cats.", 0), ("But dogs are nicer.", 0), ("", 0)])
-def test_an_attack_names_a_point_and_opposes(text, mask):
-    assert attacked(TASK, text) == mask
+@pytest.mark.parametrize("text, named, reasoned", [
+    ("But cats are not clean.", 0b00001, 0), ("I doubt that they catch any mice.", 0b00100, 0),
+    ("No! They cost a lot.", 0b01000, 0), ("Cats are never quiet or clean.", 0b00011, 0),
+    ("Cats are clean.", 0, 0), ("Cats are clean. Cats are quiet. Cats catch mice.", 0, 0), ("I disagree.", 0, 0),
+    ("But cats, cats, cats.", 0, 0), ("But dogs are nicer.", 0, 0), ("", 0, 0),
+    ("Think of the DIRT!", 0b00001, 0b00001), ("But hair and dirt, and cats are not quiet.", 0b00011, 0b00001),
+    ("They poison the bills.", 0b01100, 0b01100)])
+def test_an_attack_names_a_point_and_opposes_with_one_of_its_counters(text, named, reasoned):
+    assert attacked(TASK, text) == named | reasoned << POINTS
+
+
+REASON = "They scratch furniture, spread allergies and shed everywhere."
+
+
+@pytest.mark.parametrize("text, named, reasoned", [
+    (f"But cats are not clean. {REASON}", 0b00001, 0b00001),
+    ("But cats are not clean.", 0b00001, 0), ("But cats are not clean. Studies, research and evidence show it.", 0b00001, 0),
+    (f"But cats are clean, quiet, catch mice, cost little, bring joy. {' '.join(REASON.split()[:4])}", 0b11111, 0),
+    (f"Cats are clean. {REASON}", 0, 0)])
+def test_without_counters_a_reason_says_more_of_its_own_than_it_repeats(text, named, reasoned):
+    assert attacked(PLAIN, text) == named | reasoned << POINTS
+
+
+def test_a_reason_counts_once():
+    """Whatever sentence of the case it is put behind."""
+    lines = play(persuade, PLAIN, script(*(f"{but} {REASON}" for but in BUT)))
+    assert in_levels(lines)[:5] == [2, 0, 0, 0, 0] and lines[1].reply in {"You said that before.", "I heard that already."}
+    others = [REASON, "Owners sneeze, vets charge fortunes, neighbours complain.", "Birds vanish wherever felines roam freely."]
+    assert in_levels(play(persuade, PLAIN, script(*(f"{but} {why}" for but, why in zip(BUT, others)))))[:3] == [2, 2, 1]
+    assert sum(in_levels(play(persuade, PLAIN, script(*(f"{but} {REASON}" for but in BUT)), knobs(reasons=0)))) == 6
 
 
 def test_messages_are_told_apart():
@@ -163,14 +191,15 @@ def scores(agent, tasks):
 NULL = {"silence": lambda task: "", "no": lambda task: "[answer] No.", "please": lambda task: "[answer] Please!",
         "echo": lambda task: f"[answer] {task.data['argument']}", "insult": lambda task: "[answer] You fool!",
         "ask": lambda task: "[answer] Why?", "search": lambda task: "[search] all",
-        "everything": lambda task: f"[answer] No, I doubt it, untrue. {task.data['argument']}"}
+        "everything": lambda task: f"[answer] No, I doubt it, untrue. {task.data['argument']}",
+        "every counter": lambda task: f"[answer] But no: {' '.join(persuade_tasks.VIRTUES.values())}."}
 
 
 @pytest.mark.parametrize("name", NULL)
 def test_null_agents_stay_below_the_floor(name):
     tasks = built_in("persuade", 20)[1]
     got = scores(lambda task, state, rng: NULL[name](task), tasks)
-    assert max(got) <= world.FLOOR and (name == "everything" or max(got) == 0)
+    assert max(got) <= (1 / 3 + 1e-6 if name == "every counter" else 0)
 
 
 def test_agents_on_built_in_tasks():
@@ -196,7 +225,7 @@ def test_the_judge_is_asked_and_read_strictly():
     sent = asked.messages[0]["content"]
     assert all(point in sent for point in points(TASK.data)) and "They scratch." in sent
     judged = asked.read(" 1, 3.")
-    assert (int(judged.code), int(judged.mask), int(judged.kind)) == (Do.ARGUE, 0b101, Kind.ANSWER)
+    assert (int(judged.code), int(judged.mask), int(judged.kind)) == (Do.ARGUE, 0b101 | 0b101 << POINTS, Kind.ANSWER)
     assert int(judged.flags) == Flag.EVIDENCE | Flag.CONCESSION
     assert asked.read("none").code == Do.ASSERT
     for unreadable in ("", "0", "6", "1 and 2", "point 1", "1,", "-1", "1, 2, 9"):
@@ -212,7 +241,9 @@ def test_long_cases_are_joined_to_eight_points():
 
 @pytest.mark.parametrize("change, said", [
     (dict(claim=""), "claim: expected a non-empty string"), (dict(argument=None), "argument: expected a non-empty string"),
-    (dict(argument="Cats are clean. Yes."), "argument: expected at least 3 sentences, found 2")])
+    (dict(argument="Cats are clean. Yes."), "argument: expected at least 3 sentences, found 2"),
+    (dict(counters=[["dirt"]]), "counters: expected a list of words for each of 5 points"),
+    (dict(counters=[[1]] * 5), "counters: expected a list of words for each of 5 points")])
 def test_a_broken_task_is_refused_by_the_table(change, said):
     with pytest.raises(ValueError, match="task 'bad', field " + said):
         persuade.table((Task(id="bad", env="persuade", data=TASK.data | change),))
@@ -221,8 +252,8 @@ def test_a_broken_task_is_refused_by_the_table(change, said):
 def test_files(tmp_path):
     pyarrow = pytest.importorskip("pyarrow.parquet")
     import pyarrow as arrow
-    pyarrow.write_table(arrow.Table.from_pylist([{"reward_model": dict(TASK.data)}]), tmp_path / "a.parquet")
-    assert persuade_tasks.load(tmp_path / "a.parquet")[0].data == TASK.data
+    pyarrow.write_table(arrow.Table.from_pylist([{"reward_model": dict(PLAIN.data)}]), tmp_path / "a.parquet")
+    assert persuade_tasks.load(tmp_path / "a.parquet")[0].data == PLAIN.data
     pyarrow.write_table(arrow.Table.from_pylist([{"reward_model": TASK.data | {"claim": None}}]), tmp_path / "b.parquet")
     with pytest.raises(TaskFileError, match="b.parquet, row 0, field reward_model.claim: expected a non-empty string"):
         persuade_tasks.load(tmp_path / "b.parquet")
@@ -236,6 +267,6 @@ def test_every_upstream_row_plays(shared_data, split, rows):
     assert len(tasks) == rows == len({task.id for task in tasks}) and persuade.table(tasks).weights.shape == (rows, 8)
     some = tasks[:: max(1, rows // 20)]
     assert all(len(play(persuade, task, persuade.expert)) <= 16 for task in some)
-    assert np.mean(scores(persuade.expert, some)) > 0.97
+    assert min(scores(persuade.expert, some)) > 0.999
     assert max(scores(lambda task, state, rng: NULL["echo"](task), some)) == 0
-    assert max(scores(lambda task, state, rng: NULL["everything"](task), some[:5])) <= world.FLOOR
+    assert max(scores(lambda task, state, rng: NULL["everything"](task), some[:5])) == 0

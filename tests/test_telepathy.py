@@ -41,7 +41,8 @@ def rewards(lines):
     ([RIGHT], [1], StopReason.COMPLETED), ([WRONG, RIGHT], [0, 1], StopReason.COMPLETED),
     (["[action] Is it red?", RIGHT], [0, 1], StopReason.COMPLETED), ([WRONG, "[finish]"], [0, 0], StopReason.COMPLETED),
     (["[action] Is it a small red wood cup?", "[finish]"], [0, 0], StopReason.COMPLETED),  # a question is no guess
-    ([WRONG] * 16, [0] * 16, StopReason.MAX_TURNS), (["hi", "[search] x", "[answer]"], [0, 0, 0], StopReason.PARSE_ERROR),
+    ([WRONG] * 3, [0] * 3, StopReason.COMPLETED), (["[action] Is it red?"] * 16, [0] * 16, StopReason.MAX_TURNS),
+    (["hi", "[search] x", "[answer]"], [0, 0, 0], StopReason.PARSE_ERROR),
 ])
 def test_episodes_by_hand_at_the_defaults(messages, expected, stop):
     lines = play(telepathy, TASK, script(*messages))
@@ -52,7 +53,8 @@ def test_episodes_by_hand_at_the_defaults(messages, expected, stop):
 @pytest.mark.parametrize("changes, messages, expected", [
     (dict(r_correct=0.5), [RIGHT], [0.5]),
     (dict(r_wrong=-0.2), [WRONG, RIGHT], [-0.2, 1]),
-    (dict(max_guesses=1, r_wrong=-0.2), [WRONG, RIGHT, "[finish]"], [-0.2, 0, 0]),
+    (dict(max_wrong=1, r_wrong=-0.2), [WRONG], [-0.2]),
+    (dict(max_wrong=64), [WRONG] * 5 + [RIGHT], [0] * 5 + [1]),
     (dict(ask_bonus=0.1), ["[action] Is it red?", "[action] Is it red?", "[action] Is it old?"], [0.1, 0, 0]),
     (dict(step_penalty=0.1), ["[action] Is it red?", RIGHT], [-0.1, 0.8]),
     (dict(invalid_penalty=0.2), ["\ud800", RIGHT], [-0.2, 1]),

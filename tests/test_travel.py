@@ -40,7 +40,8 @@ TASK = Task(id="t-1", env="travel", data={
                      destination="Oslo", date="2026-05-03")})
 HOTEL, FLIGHT = "[search] hotel in Oslo, May 3 to May 8", "[search] flight from Lima to Oslo on May 3"
 POOL, GYM, MEAL = "[action] Is a pool important?", "[action] What about a gym?", "[action] Any meal on the flight?"
-UPSTREAM = dict(volunteer_after=4, end_when_all_chosen=0, ask_cap=12)
+AT_ONCE = dict(look_first=0)   # an option counts whatever the agent has seen or asked
+UPSTREAM = dict(volunteer_after=4, end_when_all_chosen=0, ask_cap=12, **AT_ONCE)
 
 
 def knobs(**changes):
@@ -66,22 +67,25 @@ def final_state(task, lines, settings=travel.knobs):
 
 @pytest.mark.parametrize("changes, messages, expected, stop", [
     ({}, [HOTEL, POOL, GYM, "[answer] H7", FLIGHT, MEAL, "[answer] F1"], [.2, .2, .2, 1, .2, .2, 1], StopReason.COMPLETED),
-    ({}, ["[answer] H2", "[answer] F2"], [.8, .8], StopReason.COMPLETED),
-    ({}, ["[answer] H4", "[answer] H7", "[answer] F1"], [0, 0, 1], StopReason.COMPLETED),   # one choice for each aspect
-    ({}, ["[answer] H9", "[answer] C1", "[answer] F4"], [0, 0, 0], StopReason.COMPLETED),   # not shown, not wanted, noise
+    ({}, ["[answer] H7", HOTEL, "[answer] H7", POOL, "[answer] H7"], [0, .2, 0, .2, 1], StopReason.COMPLETED),  # too early
+    ({}, [POOL, "[answer] H7", HOTEL, "[answer] H7", GYM], [.2, 0, .2, 1, 0], StopReason.COMPLETED),
+    ({}, [HOTEL, MEAL, "[answer] H7", "[answer] F1"], [.2, .2, 0, 0], StopReason.COMPLETED),  # a wish for the aspect itself
+    (AT_ONCE, ["[answer] H2", "[answer] F2"], [.8, .8], StopReason.COMPLETED),
+    (AT_ONCE, ["[answer] H4", "[answer] H7", "[answer] F1"], [0, 0, 1], StopReason.COMPLETED),   # one choice for each aspect
+    (AT_ONCE, ["[answer] H9", "[answer] C1", "[answer] F4"], [0, 0, 0], StopReason.COMPLETED),   # not shown, not wanted, noise
     ({}, [HOTEL, HOTEL, "[search] hotel in Oslo"], [.2, 0, 0], StopReason.COMPLETED),
     ({}, [POOL, POOL, MEAL], [.2, 0, .2], StopReason.COMPLETED),
-    ({}, ["[answer] H7", POOL, GYM], [1, 0, 0], StopReason.COMPLETED),                      # its preferences are dropped
+    (AT_ONCE, ["[answer] H7", POOL, GYM], [1, 0, 0], StopReason.COMPLETED),                      # its preferences are dropped
     ({}, ["[answer] H7, F1", "[answer] the best"], [0, 0], StopReason.COMPLETED),           # exactly one id
-    (dict(one_choice=0), ["[answer] H4", "[answer] H7", "[answer] H7", POOL], [0, 1, 0, .2], StopReason.COMPLETED),
-    (dict(end_when_all_chosen=0), ["[answer] H4", "[answer] F1", POOL], [0, 1, 0], StopReason.COMPLETED),
-    (dict(end_when_all_chosen=0), ["[answer] H7", "[answer] F1"], [1, 1], StopReason.COMPLETED),
-    (dict(end_when_all_chosen=0, one_choice=0), ["[answer] H4", "[answer] F1", "[answer] H7"], [0, 1, 1],
+    (dict(one_choice=0, **AT_ONCE), ["[answer] H4", "[answer] H7", "[answer] H7", POOL], [0, 1, 0, .2], StopReason.COMPLETED),
+    (dict(end_when_all_chosen=0, **AT_ONCE), ["[answer] H4", "[answer] F1", POOL], [0, 1, 0], StopReason.COMPLETED),
+    (dict(end_when_all_chosen=0, **AT_ONCE), ["[answer] H7", "[answer] F1"], [1, 1], StopReason.COMPLETED),
+    (dict(end_when_all_chosen=0, one_choice=0, **AT_ONCE), ["[answer] H4", "[answer] F1", "[answer] H7"], [0, 1, 1],
      StopReason.COMPLETED),
-    (dict(wrong_penalty=.5, step_penalty=.1), ["[answer] H4", "[answer] F1"], [-.6, .9], StopReason.COMPLETED),
+    (dict(wrong_penalty=.5, step_penalty=.1, **AT_ONCE), ["[answer] H4", "[answer] F1"], [-.6, .9], StopReason.COMPLETED),
     (dict(repeat_penalty=.1, invalid_penalty=.3), [POOL, POOL, HOTEL, HOTEL, "[answer] H7", "[answer] H7", "[answer] ?"],
      [.2, -.1, .2, -.1, 1, -.1, -.3], StopReason.COMPLETED),
-    (dict(finish_penalty=.1), ["[answer] H7", "[finish]"], [1, -.1], StopReason.COMPLETED),
+    (dict(finish_penalty=.1, **AT_ONCE), ["[answer] H7", "[finish]"], [1, -.1], StopReason.COMPLETED),
     (dict(max_turns=2), [HOTEL, POOL], [.2, .2], StopReason.MAX_TURNS),
     ({}, ["hi", "hi", "hi"], [0, 0, 0], StopReason.PARSE_ERROR),
     (dict(patience=2), ["[action] Hm.", HOTEL, "[search] x"], [0, .2, 0], StopReason.USER_LEFT),
@@ -134,8 +138,8 @@ def test_the_default_rules_and_other_decisions():
     (["[answer] H7", "[answer] F1"], 1.0), (["[answer] H2", "[answer] F1"], 0.9), (["[answer] H2"], 0.4),
     (["[answer] H4", "[answer] H7", "[answer] F3"], 0.0), ([HOTEL, POOL, GYM, MEAL], 0.0)])
 def test_the_metric_counts_choices_alone(messages, expected):
-    lines = play(travel, TASK, script(*messages))
-    state = final_state(TASK, lines)
+    lines = play(travel, TASK, script(*messages), knobs(**AT_ONCE))
+    state = final_state(TASK, lines, knobs(**AT_ONCE))
     assert travel.metric(TASK, state, 99.0) == travel.score(TASK, state, 99.0) == pytest.approx(expected)
     assert lines[-1].success == (expected == 1.0)
 

@@ -13,7 +13,7 @@ from worlds import draw_acts
 
 CODES = Do
 MOVED = {}
-FLOOR = 0.4   # blind answers hit one of the two correct options in six now and then
+FLOOR = 0.4
 
 
 def random_acts(tasks, shape, rng):

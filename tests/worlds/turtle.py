@@ -24,6 +24,9 @@ _EVERY = [form.format(option) for form, options in generator.PARTS.values() for 
 def random_acts(tasks, shape, rng):
     """Questions of any share of truth, some negated, and stories that tell some statements fully and some partly."""
     acts = draw_acts(Do, Do.STORY, shape, rng)
+    if len(shape) == 2:   # every other episode gets long
+        even = acts.code[:, ::2]
+        even[((even == Do.STORY) | (even == Do.FINISH)) & (rng.random(even.shape) < 0.9)] = Do.ASK
     levels = np.moveaxis(rng.choice([0, 10, 25, 36, 50, LEVELS], (*shape, 5)), -1, 0)
     worded = (acts.code == Do.STORY) | (acts.code == Do.ASK)
     acts = acts.replace(mask=np.where(worded, pack(levels), 0).astype(np.int32),

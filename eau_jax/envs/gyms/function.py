@@ -1,7 +1,8 @@
 """Function: a hidden rule over a, b, c, d; the agent tries numbers and answers its value at a test case.
 
 The array simulator. Rewards follow UserRL's FunctionGym (Qian et al. 2025): 1 for an answer within `tol` of the
-expected result, which ends the task, else 0; a wrong answer does not end it. The step penalty grows with the turn.
+expected result, which ends the task, else 0. There wrong answers never end it; here the third does, because counting up
+finds one result in five. The step penalty grows with the turn.
 """
 
 from importlib import resources
@@ -37,7 +38,10 @@ FEATURES = (
 
 @struct.dataclass
 class Knobs:
-    """Defaults are upstream's rewards and endings; its evaluator alone ends at the first unreadable message."""
+    """Defaults are upstream's rewards and endings, except where a line names another value.
+
+    Upstream's evaluator alone ends at the first unreadable message.
+    """
 
     max_turns: int = knob(16, 1, 64, "agent messages after which the task ends")
     max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
@@ -48,7 +52,7 @@ class Knobs:
     tol: float = knob(1e-6, 1e-9, 10.0, "largest absolute error of a correct answer", log=True, trust=10.0, reward=True)
     r_correct: float = knob(1.0, -1.0, 1.0, "reward for a correct answer", reward=True)
     r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong answer", reward=True)
-    end_on_wrong: int = knob(0, 0, 1, "1: a wrong answer ends the task")
+    max_wrong: int = knob(3, 1, 64, "wrong answers after which the task ends; upstream: 64, more than there are messages")
     probe_cost: float = knob(0.0, 0.0, 1.0, "reward lost for each evaluated probe", reward=True)
     step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, times its number", reward=True)
     invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for a message that is unreadable or of wrong content",
@@ -72,6 +76,7 @@ class State:
     done: Array         # [] bool
     stop: Array         # [] i32, as in TimeStep
     probes: Array       # [] i32: probes evaluated so far
+    wrong: Array        # [] i32: wrong answers so far
     seen_case: Array    # [] bool
     last_code: Array    # [] i32: act of the message before, -1 at the start
     last_values: Array  # [4] f32
@@ -114,7 +119,7 @@ def table(tasks: tuple[Task, ...]) -> Table:
 def reset(table: Table, knobs: Knobs, index: Array, key: Array) -> State:
     """The state before the first message about task `index`. Nothing is drawn: a task has one user."""
     zero, no = jnp.int32(0), jnp.bool_(False)
-    return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=no, stop=zero, probes=zero, seen_case=no,
+    return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=no, stop=zero, probes=zero, wrong=zero, seen_case=no,
                  last_code=jnp.int32(-1), last_values=jnp.zeros(4, jnp.float32), repeat_run=zero, invalid=zero,
                  useless=zero)
 
@@ -142,6 +147,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     submit, finish = code == Do.SUBMIT, code == Do.FINISH
     correct = submit & (jnp.abs(error) <= knobs.tol)
     wrong = submit & ~correct
+    answers = state.wrong + wrong
     answer, leave = reply == Reply.ANSWER, reply == Reply.LEAVE
     blocked, spent = (jnp.abs(act.values - case) <= knobs.block_radius).all(), state.probes >= knobs.max_probe
     probed = (code == Do.PROBE) & answer & ~blocked & ~spent
@@ -149,7 +155,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     volunteer = (reply == Reply.VOLUNTEER) & ~submit & ~finish & ~seen.malformed
     shown = ((code == Do.GET_CASE) & answer) | volunteer
     turn = state.turn + 1
-    stop = first((correct | finish | (wrong & (knobs.end_on_wrong != 0)), stop_code(StopReason.COMPLETED)),
+    stop = first((correct | finish | (wrong & (answers >= knobs.max_wrong)), stop_code(StopReason.COMPLETED)),
                  (seen.invalid >= knobs.max_invalid, stop_code(StopReason.PARSE_ERROR)),
                  (leave, stop_code(StopReason.USER_LEFT)),
                  (turn >= knobs.max_turns, stop_code(StopReason.MAX_TURNS)), otherwise=0)
@@ -164,7 +170,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
               - jnp.where(probed, knobs.probe_cost, 0.0) - knobs.step_penalty * turn
               - jnp.where(seen.unusable | seen.malformed, knobs.invalid_penalty, 0.0)
               - jnp.where(seen.repeat, knobs.repeat_penalty, 0.0) - jnp.where(finish, knobs.finish_penalty, 0.0))
-    new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, probes=state.probes + probed,
+    new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, probes=state.probes + probed, wrong=answers,
                 seen_case=state.seen_case | shown, last_code=code, last_values=act.values, repeat_run=seen.repeat_run,
                 invalid=seen.invalid, useless=seen.useless)
     time_step = TimeStep(code=with_reward(said, knobs.show_reward_in_text), disclosed=jnp.int32(0),

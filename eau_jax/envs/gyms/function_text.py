@@ -50,7 +50,7 @@ class Say(enum.IntEnum):
 
 SYSTEM = ("Find the hidden function of a, b, c and d, and its value at the test case. It uses each variable once with "
           "+ - * / or a square. Write one of: [action] four numbers, to see its value there. [search] test, to see the "
-          "test case. [answer] a number. [finish] to stop.")
+          "test case. [answer] a number; few tries. [finish] to stop.")
 OPENING = "What is the value at the test case?"
 
 _WORDS = {
@@ -105,7 +105,7 @@ def render(task: Task, act: Act, time_step: TimeStep, state: Any, seed: int) -> 
         pairs = zip(VARIABLES, task.data["test_case"], strict=True)
         body = f"The test case is {', '.join(f'{name}={_plain(number)}' for name, number in pairs)}."
     else:
-        body = _WORDS[say]
+        body = "Wrong." if say is Say.WRONG and time_step.done else _WORDS[say]
     return body + message.reward_note(time_step)
 
 

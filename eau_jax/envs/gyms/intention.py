@@ -47,12 +47,16 @@ FEATURES = (
 
 @struct.dataclass
 class Knobs:
-    """Defaults are upstream's rewards and endings; its evaluator alone ends at the first unreadable message."""
+    """Defaults are upstream's rewards and endings, except for `ask_cap` and `patience`: there a message may ask for everything at
+    once, and the user answers questions from a fixed list as long as there are turns.
+
+    Upstream's evaluator alone ends at the first unreadable message.
+    """
 
     max_turns: int = knob(16, 1, 64, "agent messages after which the task ends")
     max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
-    patience: int = knob(64, 1, 64, "useless messages the user bears; the default rules leave when none is left")
-    ask_cap: int = knob(16, 1, 16, "details one message may ask for before the default rules call for one at a time")
+    patience: int = knob(6, 1, 64, "useless messages the user bears before the default rules leave; upstream: 64")
+    ask_cap: int = knob(2, 1, 16, "details one message may ask for before the default rules call for less; upstream: 16")
     disclose_cap: int = knob(16, 1, 16, "details the user tells in one reply")
     weight_1: float = knob(0.4, 0.0, 1.0, "reward for a detail of importance 1", reward=True)
     weight_2: float = knob(0.7, 0.0, 1.0, "reward for a detail of importance 2", reward=True)

@@ -3,7 +3,7 @@
 A detail is a bag of stemmed words: those of its description and, with less weight, those of its options. A word counts
 by its rarity among the task's details (IDF), words of the request itself and small talk hardly or not at all. In each
 sentence the best detail is asked for if it scores enough, and so is any other one that scores well on words that no
-detail chosen before it explains.
+detail chosen before it explains. A message that repeats the request asks only for what words of its own point to.
 """
 
 import functools
@@ -18,6 +18,7 @@ THRESHOLD = 0.5          # least score of a detail that is asked for
 MARGIN = 0.6             # a further detail needs this share of the best score, on words of its own
 OPTION_WEIGHT = 0.5      # of a word that occurs only in the options
 REQUEST_WEIGHT = 0.3     # factor on words of the request
+ECHO = 1 / 3             # a message with more than this share of the request's words repeats it
 INQUIRING = frozenset(
     "detail more information prefer preference specific specify else requirement need want wish help like tell "
     "describe clarify explain elaborate mind expect anything something".split())
@@ -28,22 +29,31 @@ _STOP = frozenset(
     "regarding shall should so some something specific such tell thank thanks that the their them then there these "
     "they this those to too us very want was we were what when where which while who will wish with would yes you "
     "your yours particular there".split())
+_ASKING = re.compile(r"\?|\b(?:what|which|when|where|who|whose|why|how|tell|specify|describe|clarify|explain|provide|share|know|"
+                     r"name|state)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"[?!.;\n]+")
 _WORD = re.compile(r"[a-z0-9]+")
 
 
 class Lexicon(NamedTuple):
     weights: tuple[dict[str, float], ...]  # of each detail: word -> weight
+    request: frozenset[str]                # words of the request
 
 
 def asked(task: Task, content: str) -> int:
     """Bit mask of the details that `content` asks for."""
-    weights, mask = lexicon(task).weights, 0
+    weights, request = lexicon(task)
+    said, mask = frozenset(stems(content)), 0
+    repeated = request if len(said & request) > ECHO * len(request) else frozenset()
     for sentence in _SENTENCE.split(content):
-        words = frozenset(stems(sentence))
-        for slot in _best(weights, words) if words else ():
+        for slot in _best(weights, frozenset(stems(sentence)), repeated):
             mask |= 1 << slot
     return mask
+
+
+def asks(content: str) -> bool:
+    """Whether a message is a question or a request to tell something: a list of words is neither."""
+    return _ASKING.search(content) is not None
 
 
 def inquires(content: str) -> bool:
@@ -62,11 +72,12 @@ def stems(text: str) -> list[str]:
     return [_stem(word) for word in _plain(text) if word not in _STOP]
 
 
-def _best(weights: tuple[dict[str, float], ...], words: frozenset[str]) -> list[int]:
+def _best(weights: tuple[dict[str, float], ...], words: frozenset[str], repeated: frozenset[str]) -> list[int]:
+    """The details that a sentence asks for; none by `repeated` words alone."""
     chosen, best = [], 0.0
     while words:
-        scores = [sum(bag[word] for word in words if word in bag) if slot not in chosen else 0.0
-                  for slot, bag in enumerate(weights)]
+        scores = [sum(bag[word] for word in words if word in bag)
+                  if slot not in chosen and words & bag.keys() - repeated else 0.0 for slot, bag in enumerate(weights)]
         slot = max(range(len(scores)), key=scores.__getitem__)
         if scores[slot] < max(THRESHOLD, MARGIN * best):
             break
@@ -86,7 +97,7 @@ def _lexicon(request: str, details: tuple[tuple[str, tuple[str, ...]], ...]) -> 
         weights.append({word: math.log(1 + len(bags) / sum(word in other for other in bags))
                         * (1.0 if word in name else OPTION_WEIGHT) * (REQUEST_WEIGHT if word in common else 1.0)
                         for word in bag})
-    return Lexicon(weights=tuple(weights))
+    return Lexicon(weights=tuple(weights), request=common)
 
 
 def _plain(text: str) -> list[str]:

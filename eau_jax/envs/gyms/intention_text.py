@@ -87,8 +87,7 @@ def parse(task: Task, text: str, state: Any) -> Act:
         return message.act(kind, Do.SOLVE)
     if kind is Kind.SEARCH:
         return message.act(kind, Do.NOT_OFFERED)
-    mask = match.asked(task, content)
-    if mask:
+    if match.asks(content) and (mask := match.asked(task, content)):
         return message.act(kind, Do.ASK, mask)
     return message.act(kind, Do.VAGUE if match.inquires(content) else Do.OFF_TOPIC)
 
@@ -188,8 +187,8 @@ def _question(task: Task, slot: int, rng: np.random.Generator) -> str:
     forms = [form.format(_name(task, slot)) for form in _ASK]
     forms = [detail["inquiry"], *forms] if isinstance(detail.get("inquiry"), str) else forms
     first = int(rng.integers(len(forms)))
-    forms = forms[first:] + forms[:first] + [detail["description"], " ".join(detail["options"])]
-    exact = [form for form in forms if match.asked(task, form) == 1 << slot]
+    forms = forms[first:] + forms[:first] + [f"{detail['description']}?", f"{' '.join(detail['options'])}?"]
+    exact = [form for form in forms if match.asks(form) and match.asked(task, form) == 1 << slot]
     return exact[0] if exact else forms[0]
 
 

@@ -1,12 +1,13 @@
 """Persuade: a user holds a claim and gives a case for it; the agent attacks the points that carry it.
 
 The array simulator. Slot k of a task is the k-th point of the case. The stance runs from 0 (strongly agrees, at the
-start) to 6 (strongly disagrees). An argument pushes it by what its new points carry and by evidence and concessions:
+start) to 6 (strongly disagrees). A reason against new points pushes it by what they carry, by evidence and concessions:
 
     push = pressure + openness * (1 - fatigue_rate * turns before) * (points + evidence + concession)
     levels = floor(push), at least 0, at most max_jump;  the rest of the push is kept as pressure
 
-A point counts once, so a message against all of them spends them for `max_jump` levels. The reward follows UserRL's
+A point counts once, so a message against all of them spends them for `max_jump` levels. Naming a point and opposing gives
+no reason, or "But" before the persuadee's own sentences would convince him (`reasons` = 0). The reward follows UserRL's
 PersuadeGym (Qian et al. 2025): levels won / 6. Upstream counts them from the stance before the message, so a stance that
 swings back and forth pays again and again; the default counts from the best stance so far. There a model judges; here a
 judge may be asked which points a message attacks.
@@ -35,12 +36,12 @@ ROUNDING = 1e-4     # added before rounding down, so that 0.9999999 counts as 1
 
 FEATURES = (
     "argue",       # 1: the message attacks at least one point
-    "assert",      # 1: it attacks none, and asks nothing
+    "assert",      # 1: it attacks none, or without a reason, and asks nothing
     "rude",        # 1: it is rude
     "ask_back",    # 1: it asks what counts
     "malformed",   # 1: it cannot be read, or uses an act that this world does not offer
     "fresh",       # points attacked for the first time
-    "known",       # points attacked that were attacked before
+    "known",       # points attacked that were attacked before, or with the words of an earlier reason
     "evidence",    # 1: an attack that names evidence
     "concession",  # 1: an attack that grants something
     "stance",      # before this message, 0 to 6
@@ -55,11 +56,12 @@ FEATURES = (
 
 @struct.dataclass
 class Knobs:
-    """Rewards and endings are upstream's except for `reward_mode`; the persuadee himself is ours."""
+    """Rewards and endings are upstream's except for `reward_mode` and `patience`; the persuadee himself is ours."""
 
     max_turns: int = knob(16, 1, 64, "agent messages after which the task ends")
     max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
-    patience: int = knob(64, 1, 64, "useless messages the user bears; the default rules leave when none is left")
+    patience: int = knob(6, 1, 64, "useless messages the persuadee bears before the default rules leave; upstream: 64")
+    reasons: int = knob(1, 0, 1, "1: only a reason attacks a point, a new one each time; 0: naming and opposing it does")
     openness: float = knob(1.0, 0.0, 3.0, "factor on what an argument pushes")
     max_jump: int = knob(2, 1, 6, "levels the stance may move in one message")
     evidence_w: float = knob(0.25, 0.0, 2.0, "levels added to an attack on a new point that names evidence")
@@ -97,6 +99,7 @@ class State:
     best: Array         # [] i32: highest stance so far
     pressure: Array     # [] f32: push that has not become a level, LOWEST to 1
     hit: Array          # [] i32: mask of the points attacked so far
+    given: Array        # [POINTS] f32: fingerprints of the reasons that were weighed, 0 where there are none
     repeat_run: Array   # [] i32
     rudeness: Array     # [] i32: rude messages so far
     invalid: Array      # [] i32: unreadable messages so far
@@ -107,6 +110,7 @@ class _Seen(NamedTuple):
     """What the act means in this state; counts include this message."""
 
     worth: Array        # [POINTS] i32
+    bare: Array         # [] bool: names points, but gives no reason
     remaining: Array    # [] i32: mask of the points not attacked before
     fresh: Array        # [] i32: mask of those attacked now
     known: Array        # [] i32: mask of the others attacked now
@@ -142,14 +146,15 @@ def reset(table: Table, knobs: Knobs, index: Array, key: Array) -> State:
     """The state before the first message about task `index`. Nothing is drawn: a task has one user."""
     zero, start = jnp.int32(0), jnp.asarray(knobs.start_stance, jnp.int32)
     return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=jnp.bool_(False), stop=zero, start=start, stance=start,
-                 best=start, pressure=jnp.float32(0), hit=zero, repeat_run=zero, rudeness=zero, invalid=zero, useless=zero)
+                 best=start, pressure=jnp.float32(0), hit=zero, given=jnp.zeros(POINTS, jnp.float32),
+                 repeat_run=zero, rudeness=zero, invalid=zero, useless=zero)
 
 
 def observe(table: Table, knobs: Knobs, state: State, act: Act) -> Array:
     """The features that the rules read, in the order of FEATURES.  -> i32[F]"""
-    seen, count = _look(table, state, act), jax.lax.population_count
+    seen, count = _look(table, knobs, state, act), jax.lax.population_count
     values = {
-        "argue": (seen.fresh | seen.known) != 0, "assert": (act.code == Do.ASSERT), "rude": seen.rude,
+        "argue": (seen.fresh | seen.known) != 0, "assert": (act.code == Do.ASSERT) | seen.bare, "rude": seen.rude,
         "ask_back": act.code == Do.ASK_BACK, "malformed": seen.malformed, "fresh": count(seen.fresh),
         "known": count(seen.known), "evidence": seen.evidence, "concession": seen.concession, "stance": state.stance,
         "turn": state.turn + 1, "remaining": count(seen.remaining), "repeat_run": seen.repeat_run,
@@ -163,7 +168,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     He weighs the argument where he decides to ANSWER; VOLUNTEER names the weightiest point that was not attacked.
     Otherwise he is not moved, and the points can be attacked again.
     """
-    seen = _look(table, state, act)
+    seen = _look(table, knobs, state, act)
     finish, leave = act.code == Do.FINISH, reply == Reply.LEAVE
     weighed = (reply == Reply.ANSWER) & (seen.fresh != 0)
     alert = jnp.maximum(1.0 - knobs.fatigue_rate * state.turn, 0.0)
@@ -175,6 +180,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     levels = jnp.where(weighed, jnp.clip(whole, 0.0, knobs.max_jump), 0.0).astype(jnp.int32)
     pressure = jnp.clip(push - jnp.where(weighed, jnp.maximum(whole, 0.0), 0.0), LOWEST, 1.0).astype(jnp.float32)
     stance = jnp.clip(state.stance + levels - jnp.where(seen.rude, knobs.backslide, 0), 0, LAST).astype(jnp.int32)
+    place = jnp.arange(POINTS) == jax.lax.population_count(state.hit)   # each reason that is weighed has a point of its own
     hint = jnp.where((reply == Reply.VOLUNTEER) & (act.code == Do.ASK_BACK), _heaviest(seen), 0)
     complete = (stance >= knobs.goal_stance) & (stance > state.stance)
     turn = state.turn + 1
@@ -184,6 +190,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
                  (turn >= knobs.max_turns, stop_code(StopReason.MAX_TURNS)), otherwise=0)
     new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, start=state.start, stance=stance,
                 best=jnp.maximum(state.best, stance), pressure=pressure, hit=state.hit | jnp.where(weighed, seen.fresh, 0),
+                given=jnp.where(place & weighed, act.values[0], state.given),
                 repeat_run=seen.repeat_run, rudeness=seen.rudeness, invalid=seen.invalid, useless=seen.useless)
     said = first(
         (finish, Say.ENDED), (act.code == Do.MALFORMED, Say.MALFORMED), (act.code == Do.NOT_OFFERED, Say.NOT_OFFERED),
@@ -197,15 +204,19 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     return absorb(state, new, time_step)
 
 
-def _look(table: Table, state: State, act: Act) -> _Seen:
+def _look(table: Table, knobs: Knobs, state: State, act: Act) -> _Seen:
     worth = jnp.asarray(table.weights)[state.task]  # [POINTS]
     everything = ((worth >= 0).astype(jnp.int32) << jnp.arange(POINTS)).sum().astype(jnp.int32)
-    attacked = jnp.where(act.code == Do.ARGUE, act.mask & everything, 0)
-    fresh, known = attacked & ~state.hit, attacked & state.hit
+    named, strict = jnp.where(act.code == Do.ARGUE, act.mask, 0), knobs.reasons != 0
+    attacked = jnp.where(strict, named >> POINTS, named) & everything
+    worn = strict & (act.values[0] != 0) & (state.given == act.values[0]).any()
+    fresh = jnp.where(worn, 0, attacked & ~state.hit)
+    known = attacked & ~fresh
     repeat, rude = (fresh == 0) & (known != 0), act.code == Do.RUDE
     malformed = (act.code == Do.MALFORMED) | (act.code == Do.NOT_OFFERED)
     useless = (fresh == 0) & (act.code != Do.FINISH) & (act.code != Do.ASK_BACK)
-    return _Seen(worth=worth, remaining=everything & ~state.hit, fresh=fresh, known=known,
+    return _Seen(worth=worth, bare=(named & everything != 0) & (attacked == 0),
+                 remaining=everything & ~state.hit, fresh=fresh, known=known,
                  evidence=(fresh != 0) & (act.flags & Flag.EVIDENCE != 0),
                  concession=(fresh != 0) & (act.flags & Flag.CONCESSION != 0), rude=rude, malformed=malformed,
                  repeat=repeat, repeat_run=jnp.where(repeat, state.repeat_run + 1, 0), rudeness=state.rudeness + rude,

@@ -2,7 +2,9 @@
 
 A record is {`id`, `claim`, `argument`}: what the persuadee holds, and his opening case. The points that can be attacked
 are the sentences of the case (neighbours joined where there are more than eight); how much each carries is hidden and
-fixed for a task. Upstream's texts come from Anthropic's persuasion set (CC BY-NC-SA 4.0): none is in this package.
+fixed for a task. A record may have `counters`: of each point, the words any of which gives a reason against it. Generated
+ones do, so that there an agent has to learn what speaks against what. Upstream's texts come from Anthropic's persuasion
+set (CC BY-NC-SA 4.0): none is in this package.
 """
 
 import hashlib
@@ -24,9 +26,17 @@ WEIGHTS = {3: (2, 2, 2), 4: (2, 2, 1, 1), 5: (2, 2, 1, 1, 0), 6: (2, 2, 1, 1, 1,
            8: (2, 2, 1, 1, 1, 1, 0, 0)}  # by number of points, in any order: levels that attacking a point is worth
 
 SUBJECTS = ("cats", "dogs", "trains", "bikes", "parks", "books", "games", "gardens", "farms", "boats", "schools", "robots")
-VIRTUES = ("are clean", "are quiet", "are cheap", "are safe", "save time", "save money", "help children", "teach patience",
-           "bring joy", "look good", "last long", "need little space", "keep people fit", "protect nature", "create jobs",
-           "are easy to share")
+# What may be said for a subject -> words that speak against it, none of which speaks against anything else.
+VIRTUES = {
+    "are clean": "dirt mess smell mud filth", "are quiet": "noise shouting loud din",
+    "are cheap": "price cost expensive costly expense", "are safe": "danger accidents dangerous risk injuries",
+    "save time": "delays waiting slow queues", "save money": "taxes debt waste wasteful fines",
+    "help children": "boredom tears distraction bullying", "teach patience": "hurry rush haste frenzy",
+    "bring joy": "stress grief sorrow misery", "look good": "rust stains ugly graffiti",
+    "last long": "cracks decay wear breakdowns fragile", "need little space": "crowds jams congestion sprawl",
+    "keep people fit": "lazy laziness obesity idleness", "protect nature": "smog pollution litter erosion",
+    "create jobs": "layoffs unemployment closures automation", "are easy to share": "quarrels theft envy conflict",
+}
 _SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 
 
@@ -65,6 +75,10 @@ def check(record: Mapping[str, Any]) -> None:
         file.text_field(record, name)
     if (count := len(points(record))) < FEWEST:
         raise ValueError(f"argument: expected at least {FEWEST} sentences, found {count}")
+    counters = record.get("counters", [[]] * count)
+    if not isinstance(counters, list) or len(counters) != count or not all(
+            isinstance(words, list) and all(isinstance(word, str) for word in words) for words in counters):
+        raise ValueError(f"counters: expected a list of words for each of {count} points, found {file.shown(counters)}")
 
 
 def points(record: Mapping[str, Any]) -> tuple[str, ...]:
@@ -85,8 +99,9 @@ def weights(task: Task) -> tuple[int, ...]:
 
 def _record(rng: np.random.Generator) -> dict[str, Any]:
     subject = SUBJECTS[rng.integers(len(SUBJECTS))]
-    virtues = [VIRTUES[k] for k in rng.permutation(len(VIRTUES))[:rng.integers(4, 6)]]
+    virtues = [list(VIRTUES)[k] for k in rng.permutation(len(VIRTUES))[:rng.integers(4, 6)]]
     claim = f"Towns need more {subject}."
     argument = " ".join(f"{subject.capitalize()} {virtue}." for virtue in virtues)
     digest = hashlib.sha256(f"{claim} {argument}".encode()).hexdigest()[:8]
-    return {"id": f"{subject}-{digest}", "claim": claim, "argument": argument}
+    return {"id": f"{subject}-{digest}", "claim": claim, "argument": argument,
+            "counters": [VIRTUES[virtue].split() for virtue in virtues]}

@@ -1,7 +1,8 @@
 """Persuade in words: what the agent may do and the persuadee may say, and how text becomes one and comes from the other.
 
-A message attacks a point if it holds enough of the words that set the point apart, and opposes with a word that is not
-the persuadee's own: repeating his case attacks nothing.
+A message names a point if it holds enough of the words that set the point apart, and opposes with a word that is not the
+persuadee's own. It gives a reason against the point if it holds one of the task's `counters`; where the task has none, if it
+says more in words of its own than it repeats of the case. Words alone cannot tell a good reason from a bad one: a judge can.
 """
 
 import enum
@@ -16,15 +17,16 @@ from eau_jax.core.part import Act, Kind, Question, TimeStep
 from eau_jax.core.types import Task
 from eau_jax.envs import message
 from eau_jax.envs.gyms.intention_match import stems
-from eau_jax.envs.gyms.persuade_tasks import points, weights
+from eau_jax.envs.gyms import yes_no
+from eau_jax.envs.gyms.persuade_tasks import POINTS, points, weights
 
 
 class Do(enum.IntEnum):
     """`Act.code`."""
 
     MALFORMED = 0    # no act could be read
-    ARGUE = 1        # attacks the points in `mask`
-    ASSERT = 2       # opposes, or says anything, without attacking a point
+    ARGUE = 1        # names the points in bits 0 to 7 of `mask`, with a reason those in bits 8 to 15; values[0]: see _argue
+    ASSERT = 2       # opposes, or says anything, without naming a point
     RUDE = 3
     ASK_BACK = 4     # asks what the persuadee cares about
     NOT_OFFERED = 5  # an act that this world does not have
@@ -44,9 +46,9 @@ class Say(enum.IntEnum):
     MALFORMED = 0     # how to write
     CONCEDED = 1      # moved; states the new stance
     CONVINCED = 2     # moved as far as the goal
-    WEAK_HOLD = 3     # a new point, but it did not move the stance
+    WEAK_HOLD = 3     # a reason against a new point, but it did not move the stance
     STRONG_HOLD = 4   # unmoved
-    REPEATED = 5      # was said before
+    REPEATED = 5      # point or reason was said before
     BACKSLID = 6      # offended, and holds the claim more firmly
     OFFENDED = 7
     ASK_EVIDENCE = 8  # wants a reason
@@ -57,7 +59,8 @@ class Say(enum.IntEnum):
 
 
 STANCES = ("strongly agree", "agree", "partly agree", "am neutral", "partly disagree", "disagree", "strongly disagree")
-SHARE = 0.3            # of a point's words, by weight, that attack it
+SHARE = 0.3            # of a point's words, by weight, that name it
+OWN_WORDS = 4          # content words that a reason has at least, where the task has no counters
 CLAIM_WEIGHT = 0.3     # factor on words of the claim
 
 SYSTEM = ("The user holds a claim that you oppose. Change the user's mind. Write [answer] and one short reason against one "
@@ -72,7 +75,7 @@ _WORDS: dict[Say, tuple[str, ...]] = {
     Say.REPEATED: ("You said that before.", "I heard that already."),
     Say.BACKSLID: ("That is rude. Now I am more sure.",),
     Say.OFFENDED: ("That is rude.",),
-    Say.ASK_EVIDENCE: ("Which of my points is wrong?", "Why? Look at my points."),
+    Say.ASK_EVIDENCE: ("Why is one of my points wrong?", "Why? Give me a reason."),
     Say.NOT_OFFERED: ("That is not possible here. Write [answer] and one reason, or [finish].",),
     Say.LEFT: ("I have to go. Goodbye.",),
     Say.ENDED: ("Goodbye.",),
@@ -85,8 +88,20 @@ _EVIDENCE = frozenset("study studies research data evidence statistics percent s
 _CONCEDING = re.compile(r"\b(?:you are right|you're right|i agree that|i see why|good point|i understand|granted|is true)\b")
 _RUDE = frozenset("stupid idiot idiotic dumb fool foolish moron moronic ridiculous nonsense silly shut".split())
 _WORD = re.compile(r"[a-z0-9%]+")
-_ARGUE = ("I disagree that {}. Studies show otherwise.", "But it is wrong that {}. Research shows it.")
-_PLAIN = ("I doubt that {}.", "It is wrong that {}.")
+_BARE = ("I doubt that {}.", "It is wrong that {}.")
+_COUNTER = ("But think of the {}.", "No, there is {}.")
+_EVIDENT = " Studies show it."
+# What the scripted agents say against a point that has no counters: they know nothing of the matter.
+_REASONS = (
+    "Careful measurements over several winters revealed the opposite trend.",
+    "Neighbours who tried it soon gave up and regret their effort.",
+    "Hidden side effects appear later and spoil every early gain.",
+    "Experience from abroad contradicts this picture completely.",
+    "Better substitutes already deliver similar benefits elsewhere.",
+    "Critics document frequent failures, delays and broken promises.",
+    "Past forecasts proved wildly optimistic once reality intervened.",
+    "Independent auditors discovered serious gaps beneath those figures.")
+_FRAME = frozenset(stems("disagree doubt wrong true false point points argument claim think believe reason agree idea"))
 _ASSERT = ("I disagree with you.", "That is wrong.", "Please change your mind.")
 _ASK = ("What counts most for you?", "Why do you think so?")
 
@@ -109,7 +124,7 @@ def parse(task: Task, text: str, state: Any) -> Act:
     if words & _RUDE:
         return message.act(kind, Do.RUDE)
     if mask := attacked(task, content):
-        return _argue(kind, content, mask)
+        return _argue(kind, content, mask, frozenset() if "counters" in task.data else _own(task, content))
     opposes = words & _OPPOSING
     return message.act(kind, Do.ASK_BACK if "?" in content and not opposes else Do.ASSERT)
 
@@ -137,7 +152,19 @@ def secrets(task: Task, mask: int, seed: int) -> tuple[str, ...]:
 
 
 def attacked(task: Task, content: str) -> int:
-    """Bit mask of the points that `content` attacks."""
+    """Bit mask of the points that `content` names (bits 0 to 7) and of those that it gives a reason against (8 to 15)."""
+    named, counters = _named(task, content), task.data.get("counters")
+    if counters is None:
+        reasoned, own = named, _own(task, content)
+        if len(own) < max(OWN_WORDS, len(_repeated(task, content)) + 1):
+            reasoned = 0
+    else:
+        said = set(stems(content))
+        reasoned = sum(1 << k for k, words in enumerate(counters) if not said.isdisjoint(stems(" ".join(words))))
+    return named | reasoned | reasoned << POINTS
+
+
+def _named(task: Task, content: str) -> int:
     said, own = set(_WORD.findall(content.casefold())), set(_WORD.findall(task.data["argument"].casefold()))
     if not said & _OPPOSING - own:
         return 0
@@ -149,16 +176,27 @@ def attacked(task: Task, content: str) -> int:
         if shares[best] < SHARE:
             break
         mask |= 1 << best
-        words -= bags[best].keys()  # words that one point explains attack no other
+        words -= bags[best].keys()  # words that one point explains name no other
     return mask
 
 
+def _repeated(task: Task, content: str) -> frozenset[str]:
+    """Content words of the message that are the persuadee's."""
+    return frozenset(stems(content)) & _case(task.data["claim"], task.data["argument"])
+
+
+def _own(task: Task, content: str) -> frozenset[str]:
+    """Those that are not, and do more than oppose or claim evidence."""
+    plain = " ".join(word for word in _WORD.findall(content.casefold()) if word not in _OPPOSING | _EVIDENCE)
+    return frozenset(stems(plain)) - _repeated(task, content) - _FRAME
+
+
 def expert(task: Task, state: Any, rng: np.random.Generator) -> str:
-    """Attacks the heaviest point that is left, one in each message, with evidence."""
+    """Attacks the heaviest point that is left, one in each message, with a reason and evidence."""
     left = [k for k in range(len(points(task.data))) if not int(state.hit) >> k & 1]
     if not left:
         return "[finish]"
-    return f"[answer] {_attack(task, max(left, key=weights(task).__getitem__), _ARGUE, rng)}"
+    return f"[answer] {_attack(task, max(left, key=weights(task).__getitem__), rng, _EVIDENT)}"
 
 
 def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
@@ -166,11 +204,14 @@ def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
     count, draw = len(points(task.data)), rng.random()
     if draw < 0.08:
         return "[finish]"
-    if draw < 0.45:
-        return f"[answer] {_attack(task, int(rng.integers(count)), _PLAIN, rng)}"
-    if draw < 0.60:
+    if draw < 0.43:
+        return f"[answer] {_attack(task, int(rng.integers(count)), rng)}"
+    if draw < 0.52:
         chosen = rng.permutation(count)[:int(rng.integers(2, count + 1))]
-        return f"[answer] {' '.join(_attack(task, int(k), _PLAIN, rng) for k in chosen)}"
+        return f"[answer] {' '.join(_attack(task, int(k), rng) for k in chosen)}"
+    if draw < 0.60:
+        point = points(task.data)[int(rng.integers(count))].rstrip(".!? ")
+        return f"[answer] {_any(_BARE, rng).format(point[:1].lower() + point[1:])}"
     if draw < 0.82:
         return f"[answer] {_any(_ASSERT, rng)}"
     return f"[answer] {_any(_ASK, rng) if draw < 0.92 else 'That is a silly idea.'}"
@@ -197,13 +238,20 @@ def _read(task: Task, kind: Kind, content: str, answer: str) -> Act | None:
     numbers = [int(number) for number in answer.split(",")]
     if not all(1 <= number <= len(points(task.data)) for number in numbers):
         return None
-    return _argue(kind, content, sum(1 << number - 1 for number in set(numbers)))
+    return _argue(kind, content, sum((1 | 1 << POINTS) << number - 1 for number in set(numbers)), frozenset())
 
 
-def _argue(kind: Kind, content: str, mask: int) -> Act:
+def _argue(kind: Kind, content: str, mask: int, own: frozenset[str]) -> Act:
+    """values[0] is a fingerprint of the reason's own words, 0 where nothing is said with them but the task's counters."""
     low = content.casefold()
     flags = Flag.EVIDENCE * bool(set(_WORD.findall(low)) & _EVIDENCE) | Flag.CONCESSION * bool(_CONCEDING.search(low))
-    return message.act(kind, Do.ARGUE, mask).replace(flags=np.int32(flags))
+    values = (yes_no.fingerprint(" ".join(sorted(own))),) if own else ()
+    return message.act(kind, Do.ARGUE, mask, values).replace(flags=np.int32(flags))
+
+
+@functools.lru_cache(maxsize=8192)
+def _case(claim: str, argument: str) -> frozenset[str]:
+    return frozenset(stems(f"{claim} {argument}"))
 
 
 @functools.lru_cache(maxsize=8192)
@@ -214,17 +262,21 @@ def _bags(claim: str, case: tuple[str, ...]) -> tuple[dict[str, float], ...]:
                   * (CLAIM_WEIGHT if word in common else 1.0) for word in bag} for bag in bags)
 
 
-def _attack(task: Task, k: int, forms: tuple[str, ...], rng: np.random.Generator) -> str:
-    """A sentence against point k alone, as far as the wording allows."""
+def _attack(task: Task, k: int, rng: np.random.Generator, ending: str = "") -> str:
+    """A reason against point k alone, as far as the wording allows."""
+    if "counters" in task.data:
+        return _any(_COUNTER, rng).format(_any(tuple(task.data["counters"][k][:2]), rng)) + ending
     case = points(task.data)
-    point, bag = case[k].rstrip(".!? "), _bags(task.data["claim"], case)[k]
-    whole = _any(forms, rng).format(point[:1].lower() + point[1:])
-    if attacked(task, whole) == 1 << k:
-        return whole
-    words = [word for word in re.findall(r"[^\W_]+", point) if any(stem in bag for stem in stems(word))]
-    held = set(_WORD.findall(task.data["argument"].casefold()))
-    opposing = [word for word in ("disagree", "doubt", "untrue", "contrary", "oppose", "mistaken") if word not in held]
-    return f"{' '.join(opposing[:1]).capitalize()}: {' '.join(words)}. Research shows it."
+    bag = _bags(task.data["claim"], case)[k]
+    words = sorted({word for word in _WORD.findall(case[k].casefold()) if set(stems(word)) & bag.keys()},
+                   key=lambda word: (-bag[stems(word)[0]], word))
+    count = next((n for n in range(1, len(words)) if _named(task, f"Contrary: {' '.join(words[:n])}") == 1 << k), len(words))
+    held = task.data["argument"].casefold()
+    opposing = next((word for word in ("contrary", "untrue", "disagree") if word not in held), "but")
+    reasons = [_REASONS[(k + n) % len(_REASONS)] for n in range(len(_REASONS))]
+    named = f"{opposing.capitalize()}: {', '.join(words[:count])}."
+    forms = [f"{named} {' '.join(reasons[:n])}{ending}" for n in range(1, len(reasons))]
+    return next((form for form in forms if attacked(task, form) == (1 | 1 << POINTS) << k), forms[-1])
 
 
 def _any(choices: tuple[str, ...], rng: np.random.Generator) -> str:

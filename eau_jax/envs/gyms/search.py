@@ -1,8 +1,9 @@
 """Search: a question is answered by looking things up; a few searches, then an answer.
 
 The array simulator. The search engine runs between parsing and stepping, so a query's hits arrive in the act as passage
-ids. Rewards follow UserRL's SearchGym (Qian et al. 2025): 1 for the right answer, which ends the task, else 0; a wrong
-answer does not end it; at most five searches. Upstream searches the web; here it is a local index over given passages.
+ids. Rewards follow UserRL's SearchGym (Qian et al. 2025): 1 for the right answer, which ends the task, else 0; at most five
+searches. There wrong answers never end it; here the third does, or a list of candidates would be worth as much as a search.
+Upstream searches the web; here it is a local index over given passages.
 """
 
 from importlib import resources
@@ -38,7 +39,7 @@ FEATURES = (
 
 @struct.dataclass
 class Knobs:
-    """Defaults are upstream's rewards and endings, except that finishing reveals nothing (upstream's `reveal` is 1)."""
+    """Defaults are upstream's rewards and endings, except where a line names another value; `reveal` is 1 there."""
 
     max_turns: int = knob(16, 1, 64, "agent messages after which the task ends")
     max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
@@ -47,7 +48,7 @@ class Knobs:
     top_k: int = knob(4, 1, 4, "passages that one search shows; upstream shows 5")
     r_correct: float = knob(1.0, -1.0, 1.0, "reward for a correct answer", reward=True)
     r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong answer", reward=True)
-    end_on_wrong: int = knob(0, 0, 1, "1: a wrong answer ends the task")
+    max_wrong: int = knob(3, 1, 64, "wrong answers after which the task ends; upstream: 64, more than there are messages")
     search_cost: float = knob(0.0, 0.0, 1.0, "reward lost for each search that is made", reward=True)
     info_bonus: float = knob(0.0, 0.0, 1.0, "reward for each passage of the task's own that is shown for the first time",
                              reward=True)
@@ -71,6 +72,7 @@ class State:
     done: Array       # [] bool
     stop: Array       # [] i32, as in TimeStep
     searches: Array   # [] i32: searches made so far
+    wrong: Array      # [] i32: wrong answers so far
     found: Array      # [] i32: mask of the task's own passages shown so far
     useless: Array    # [] i32: messages so far that could not teach the agent anything
     invalid: Array    # [] i32: unreadable messages so far
@@ -96,8 +98,8 @@ def table(tasks: tuple[Task, ...]) -> Table:
 def reset(table: Table, knobs: Knobs, index: Array, key: Array) -> State:
     """The state before the first message about task `index`. Nothing is drawn."""
     zero = jnp.int32(0)
-    return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=jnp.bool_(False), stop=zero, searches=zero, found=zero,
-                 useless=zero, invalid=zero)
+    return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=jnp.bool_(False), stop=zero, searches=zero, wrong=zero,
+                 found=zero, useless=zero, invalid=zero)
 
 
 def observe(table: Table, knobs: Knobs, state: State, act: Act) -> Array:
@@ -117,6 +119,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     malformed, unusable, leave = act.code == Do.MALFORMED, _unusable(act), reply == Reply.LEAVE
     correct = submit & (act.flags == 1)
     wrong = submit & ~correct
+    failed = state.wrong + wrong
     made = query & (state.searches < knobs.max_searches)
     place = jnp.arange(HITS, dtype=jnp.int32)
     show = made & ~leave & (place < knobs.top_k) & (act.values >= 0)                             # [HITS]
@@ -125,7 +128,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     matches = ((gold[:, None] == act.values[None, :]) & show[None, :]).any(axis=1) & (gold >= 0)
     found = state.found | jnp.where(matches, 1 << place, 0).sum().astype(jnp.int32)
     turn, invalid = state.turn + 1, state.invalid + malformed
-    stop = first((correct | finish | (wrong & (knobs.end_on_wrong != 0)), stop_code(StopReason.COMPLETED)),
+    stop = first((correct | finish | (wrong & (failed >= knobs.max_wrong)), stop_code(StopReason.COMPLETED)),
                  (invalid >= knobs.max_invalid, stop_code(StopReason.PARSE_ERROR)),
                  (leave, stop_code(StopReason.USER_LEFT)),
                  (turn >= knobs.max_turns, stop_code(StopReason.MAX_TURNS)), otherwise=0)
@@ -137,8 +140,8 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
               - jnp.where(made, knobs.search_cost, 0.0) - knobs.step_penalty * turn
               + knobs.info_bonus * jax.lax.population_count(found & ~state.found)
               - jnp.where(unusable | malformed, knobs.invalid_penalty, 0.0) - jnp.where(finish, knobs.finish_penalty, 0.0))
-    new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, searches=state.searches + made, found=found,
-                useless=state.useless + _useless(knobs, state, act), invalid=invalid)
+    new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, searches=state.searches + made, wrong=failed,
+                found=found, useless=state.useless + _useless(knobs, state, act), invalid=invalid)
     time_step = TimeStep(
         code=with_reward(said, knobs.show_reward_in_text), disclosed=shown, reward=reward.astype(jnp.float32),
         discount=jnp.where(stop != 0, 0.0, 1.0).astype(jnp.float32), done=stop != 0, success=correct, stop=stop,

@@ -44,7 +44,7 @@ class Say(enum.IntEnum):
     REVEALED = 10     # the end, with the answer
 
 
-SYSTEM = ("Answer the question. Write [search] and a few words to look something up; searches are limited. "
+SYSTEM = ("Answer the question. Write [search] and a few words to look something up; searches and tries are few. "
           "Write [answer] and the answer alone when you know it.")
 
 _WORDS = {
@@ -133,7 +133,7 @@ def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
     queries, draw = task.data.get("queries", [task.data["question"]]), rng.random()
     if int(state.searches) >= len(queries):
         if draw < 0.7:
-            return f"[answer] {task.data['answer'] if draw < 0.35 else _guess(rng)}"
+            return f"[answer] {task.data['answer'] if draw < 0.42 else _guess(rng)}"
         return "[finish]"
     if draw < 0.65:
         return f"[search] {queries[int(state.searches)] if draw < 0.5 else task.data['question'].rstrip('?')}"

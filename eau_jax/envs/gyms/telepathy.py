@@ -1,8 +1,8 @@
 """Telepathy: the user thinks of something; the agent asks yes-or-no questions and guesses what it is.
 
 The array simulator. What is true of an entity is a row of a table of attributes. Rewards follow UserRL's TelepathyGym
-(Qian et al. 2025): 1 for the first correct guess, which ends the task, else 0; a wrong guess does not end it. The step
-penalty grows with the turn.
+(Qian et al. 2025): 1 for the first correct guess, which ends the task, else 0. There wrong guesses never end it; here the
+third does, or going through what the description allows would need no question. The step penalty grows with the turn.
 """
 
 from importlib import resources
@@ -42,13 +42,13 @@ FEATURES = (
 
 @struct.dataclass
 class Knobs:
-    """Defaults are upstream's rewards and endings; a language model instead of word lists knows the answers upstream."""
+    """Defaults are upstream's rewards and endings, except for `max_wrong`; there a language model knows the answers."""
 
     max_turns: int = knob(16, 1, 64, "agent messages after which the task ends")
     max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
     patience: int = knob(64, 1, 64, "useless messages the user bears; the default rules leave when none is left")
     hint_after: int = knob(64, 1, 64, "messages in a row without a yes after which the default rules give a hint")
-    max_guesses: int = knob(64, 0, 64, "guesses that are judged; further ones are refused")
+    max_wrong: int = knob(3, 1, 64, "wrong guesses after which the task ends; upstream: 64, more than there are messages")
     unknown_is_no: int = knob(0, 0, 1, "1: what nobody knows of the entity is answered with no instead of maybe")
     r_correct: float = knob(1.0, -1.0, 1.0, "reward for the correct guess", reward=True)
     r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong guess", reward=True)
@@ -141,23 +141,24 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     """
     seen, code = _look(table, knobs, state, act), act.code
     finish, leave, answer = code == Do.FINISH, reply == Reply.LEAVE, reply == Reply.ANSWER
-    spent = state.guesses >= knobs.max_guesses
-    guess = (code == Do.GUESS) & ~spent
+    guess = code == Do.GUESS
     correct = guess & (act.values[0] == 1)
     wrong = guess & ~correct
+    guesses = state.guesses + guess
     hints = jnp.asarray(table.hintable)[state.task] & ~state.asked
     hint = (reply == Reply.VOLUNTEER) & ~finish & ~seen.malformed & hints.any()
     hinted = jnp.where(hint, jnp.argmax(hints), state.hint).astype(jnp.int32)
     told = seen.ask & answer
     turn = state.turn + 1
-    stop = first((correct | finish, stop_code(StopReason.COMPLETED)),
+    over = correct | finish | (wrong & (guesses >= knobs.max_wrong))
+    stop = first((over, stop_code(StopReason.COMPLETED)),
                  (seen.invalid >= knobs.max_invalid, stop_code(StopReason.PARSE_ERROR)),
                  (leave, stop_code(StopReason.USER_LEFT)),
                  (turn >= knobs.max_turns, stop_code(StopReason.MAX_TURNS)), otherwise=0)
     said = first(
         (finish, Say.ENDED), (code == Do.MALFORMED, Say.MALFORMED), (code == Do.NOT_OFFERED, Say.NOT_OFFERED),
         (correct, Say.CORRECT), (leave, Say.LEFT), (hint, Say.HINT), (wrong, Say.WRONG),
-        ((code == Do.GUESS) & spent, Say.NO_MORE), ((reply == Reply.CLARIFY) | (answer & (code == Do.OPEN)), Say.ASK_YES_NO),
+        ((reply == Reply.CLARIFY) | (answer & (code == Do.OPEN)), Say.ASK_YES_NO),
         (~answer, Say.REFUSED), (seen.truth == 2, Say.YES), (seen.truth == 1, Say.MAYBE), otherwise=Say.NO)
     informed = told & (code == Do.ASK) & ~seen.known & (seen.truth != 1)
     reward = (jnp.where(correct, knobs.r_correct, 0.0) + jnp.where(wrong, knobs.r_wrong, 0.0)
@@ -166,7 +167,7 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
               - jnp.where(seen.repeat, knobs.repeat_penalty, 0.0) - jnp.where(finish, knobs.finish_penalty, 0.0))
     asked = state.asked | (seen.named & told) | (hint & (jnp.arange(len(ATTRIBUTES)) == hinted))
     new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, asked=asked, hint=hinted,
-                guesses=state.guesses + guess, last_code=code, last_print=act.values[3],
+                guesses=guesses, last_code=code, last_print=act.values[3],
                 fruitless_run=seen.fruitless_run, repeat_run=seen.repeat_run, invalid=seen.invalid, useless=seen.useless)
     time_step = TimeStep(
         code=with_reward(said, knobs.show_reward_in_text), disclosed=jnp.where(correct, 1, 0).astype(jnp.int32),

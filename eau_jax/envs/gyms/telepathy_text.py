@@ -35,16 +35,15 @@ class Say(enum.IntEnum):
     ASK_YES_NO = 4   # wants a question that can be answered with yes or no
     CORRECT = 5
     WRONG = 6
-    NO_MORE = 7      # no more guesses
-    REFUSED = 8      # will not say
-    HINT = 9         # an attribute that was not asked for
-    NOT_OFFERED = 10
-    LEFT = 11
-    ENDED = 12
+    REFUSED = 7      # will not say
+    HINT = 8         # an attribute that was not asked for
+    NOT_OFFERED = 9
+    LEFT = 10
+    ENDED = 11
 
 
-SYSTEM = ("Find out what the user thinks of. Write [action] and a yes-or-no question, or [answer] and your guess. You may "
-          "guess again.")
+SYSTEM = ("Find out what the user thinks of. Write [action] and a yes-or-no question, or [answer] and your guess. A few "
+          "wrong guesses end it.")
 
 _WORDS: dict[Say, tuple[str, ...]] = {
     Say.MALFORMED: ("I cannot read that. Write [action] and a question, or [answer] and a guess.",),
@@ -55,7 +54,6 @@ _WORDS: dict[Say, tuple[str, ...]] = {
     Say.ASK_YES_NO: ("Please ask a yes-or-no question.", "I can only say yes or no."),
     Say.CORRECT: ("Yes, that is it.",),
     Say.WRONG: ("No, that is not it.", "Wrong guess."),
-    Say.NO_MORE: ("No more guesses.",),
     Say.REFUSED: ("I cannot say.", "I will not tell you that."),
     Say.LEFT: ("I have to go. Goodbye.",),
     Say.ENDED: ("Goodbye.",),
@@ -152,7 +150,7 @@ def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
         return f"[action] {_pick(('What is it?', 'What do you think of?', 'Tell me more.'), rng)}"
     if not parts:
         return expert(task, state, rng) if draw > 0.9 else f"[action] Is it {_pick(('alive', 'big', 'a person'), rng)}?"
-    if draw < 0.55:
+    if draw < 0.72:
         part = _pick(tuple(parts), rng)
         return f"[action] {_asked(part, _pick(parts[part], rng))}"
     words = dict(zip(PARTS, task.data["title"].split()))

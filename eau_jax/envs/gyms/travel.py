@@ -3,7 +3,8 @@
 The array simulator. Slot k of a task is its k-th preference; sets of slots and of aspects travel as bit masks, and
 `TimeStep.disclosed` holds preferences in bits 0 to 11 and the aspects whose options are shown in bits 12 to 16. Checks,
 rewards and endings follow UserRL's TravelGym (Qian et al. 2025; UserBench), which was published with three settings of
-(r_search, r_pref): the class's own (0.2, 0.2), the default here; (0.0, 0.8) in training; (0.2, 0.6) in evaluation.
+(r_search, r_pref): the class's own (0.2, 0.2), the default here; (0.0, 0.8) in training; (0.2, 0.6) in evaluation. There
+an option counts at any time, so that blind answers hit; here only once the agent has looked and asked (`look_first`).
 """
 
 from importlib import resources
@@ -59,6 +60,8 @@ class Knobs:
     search_fail_every: int = knob(5, 0, 64, "every so many searches one fails on purpose; 0: none")
     volunteer_after: int = knob(3, 1, 64, "the off-topic message in a row that makes the default rules volunteer a "
                                           "preference; upstream's asynchronous step: 4")
+    look_first: int = knob(1, 0, 1, "1: an option counts only after its aspect's options were shown and the user told a wish "
+                                    "for it; 0, upstream: at once")
     one_choice: int = knob(1, 0, 1, "1: one answer for each aspect, which drops its untold preferences")
     end_when_all_chosen: int = knob(1, 0, 1, "1: the task ends when each aspect has an answer; 0, upstream in training and "
                                              "evaluation: only when each best option was answered")
@@ -119,6 +122,7 @@ class _Seen(NamedTuple):
     found: Array        # [] bool: the aspect's options are shown for the first time
     again: Array        # [] bool: they were shown before
     blocked: Array      # [] bool: the aspect has an answer already
+    early: Array        # [] bool: an answer before its options and a wish are known, which does not count
     choice: Array       # [] i32: class of the option answered, ABSENT where no answer counts
     chosen: Array       # [5] i32: mask of the options answered, this one included
     off_topic: Array    # [] i32
@@ -234,15 +238,19 @@ def _look(table: Table, knobs: Knobs, state: State, act: Act) -> _Seen:
     option, pick = act.values[1].astype(jnp.int32), code == Do.PICK
     place = jnp.clip(option, 0, OPTIONS - 1)
     blocked = pick & (knobs.one_choice != 0) & ((bit & state.picked) != 0)
+    own = held[aspect]
+    ready = ((bit & state.searched) != 0) & (((own & state.elicited) != 0) | (own == 0))
+    early = pick & ~blocked & (knobs.look_first != 0) & ~ready
+    counts = pick & ~blocked & ~early
     fits = (option == place) & ((state.chosen[aspect] >> place & 1) == 0)
     kind = jnp.where(fits, jnp.asarray(table.options)[state.task, aspect, place], ABSENT)
-    choice = jnp.where(pick & ~blocked, jnp.maximum(kind, WRONG), ABSENT)
-    chosen = jnp.where(_rows(bit) & pick & ~blocked & (option == place), state.chosen | jnp.int32(1) << place, state.chosen)
+    choice = jnp.where(counts, jnp.maximum(kind, WRONG), ABSENT)
+    chosen = jnp.where(_rows(bit) & counts & (option == place), state.chosen | jnp.int32(1) << place, state.chosen)
     repeat = again | blocked | ((fresh == 0) & (known != 0))
     useless = (fresh == 0) & ~(right & ~again) & (choice == ABSENT) & (code != Do.FINISH)
     return _Seen(held=held, wanted=wanted, remaining=remaining, fresh=fresh, known=known, talk=talk,
                  no_such=(code == Do.ASK_NONE) | ((code == Do.ASK) & (asked == 0)), bit=bit, searches=searches, down=down,
-                 found=right & ~again, again=again, blocked=blocked, choice=choice, chosen=chosen,
+                 found=right & ~again, again=again, blocked=blocked, early=early, choice=choice, chosen=chosen,
                  off_topic=state.off_topic + (talk & (fresh == 0)),
                  unusable=(code == Do.PICK_MANY) | (code == Do.PICK_BAD_ID), repeat=repeat,
                  invalid=state.invalid + (code == Do.MALFORMED), useless=state.useless + useless)
@@ -254,7 +262,7 @@ def _say(knobs: Knobs, seen: _Seen, act: Act, reply: Array, told: Array, offered
         (code == Do.FINISH, Say.ENDED), (code == Do.MALFORMED, Say.MALFORMED), (reply == Reply.LEAVE, Say.LEFT),
         (seen.down, Say.SEARCH_DOWN), (seen.again, Say.ALREADY_SEARCHED), (seen.found, Say.OPTIONS),
         ((code == Do.SEARCH) | (code == Do.SEARCH_BAD), Say.SEARCH_WRONG),
-        (seen.blocked, Say.ALREADY_PICKED), (seen.choice == BEST, Say.BEST), (seen.choice == CORRECT, Say.CORRECT),
+        (seen.blocked, Say.ALREADY_PICKED), (seen.early, Say.TOO_EARLY), (seen.choice == BEST, Say.BEST), (seen.choice == CORRECT, Say.CORRECT),
         (seen.choice == WRONG, Say.WRONG), (code == Do.PICK_MANY, Say.ONE_ONLY), (code == Do.PICK_BAD_ID, Say.BAD_ID),
         (offered != 0, jnp.where(plain, Say.VOLUNTEERED_PLAIN, Say.VOLUNTEERED)),
         (told != 0, jnp.where(plain, Say.REVEALED_PLAIN, Say.REVEALED)),

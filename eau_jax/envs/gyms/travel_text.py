@@ -54,6 +54,7 @@ class Say(enum.IntEnum):
     BAD_ID = 19
     LEFT = 20
     ENDED = 21
+    TOO_EARLY = 22        # wants the options looked up and its wishes asked for first
 
 
 SYSTEM = ("You plan a trip for a user. Write [search] and one aspect with its places and dates to see its options, [action] "
@@ -78,6 +79,7 @@ _WORDS: dict[Say, tuple[str, ...]] = {
     Say.BAD_ID: ("That is not an option id.",),
     Say.LEFT: ("I have to go. Goodbye.",),
     Say.ENDED: ("Goodbye.",),
+    Say.TOO_EARLY: ("Please look for options and ask for my wishes first.",),
 }
 _ASK = ("What about {} for the {}?", "Is {} important for the {}?")
 _ASK_ANY = ("What do you want?", "Tell me more.", "Any wishes for the trip?")
@@ -141,15 +143,18 @@ def secrets(task: Task, mask: int, seed: int) -> tuple[str, ...]:
 
 
 def expert(task: Task, state: Any, rng: np.random.Generator) -> str:
-    """Aspect by aspect: searches, asks for each preference, answers the best option; hurries before turn 16."""
+    """Aspect by aspect: searches, asks for a wish, for the others too as far as 16 messages allow, answers the best option."""
     left = [aspect for aspect in task.data["dimensions"] if not _has(state.picked, aspect)]
     if not left:
         return "[finish]"
-    aspect, hurry = left[0], 16 - int(state.turn) <= len(left)
-    if not _has(state.searched, aspect) and not hurry:
+    aspect, held = left[0], preferences(task.data)
+    if not _has(state.searched, aspect):
         return f"[search] {match.request(task, aspect)}"
-    slots = [slot for slot in _untold(task, state) if preferences(task.data)[slot][0] == aspect]
-    if slots and not hurry:
+    told = {held[slot][0] for slot in _slots(task, state.elicited)}
+    needed = sum((not _has(state.searched, name)) + (name not in told) + 1 for name in left)
+    spare = 16 - int(state.turn) - needed - 1   # one search may be down
+    slots = [slot for slot in _untold(task, state) if held[slot][0] == aspect]
+    if slots and (aspect not in told or spare > 0):
         return f"[action] {_question(task, slots[0], rng)}"
     return f"[answer] {task.data[aspect]['best_id']}"
 
@@ -169,7 +174,7 @@ def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
     if draw < 0.60:
         return f"[action] {_any(_ASK_ANY if draw < 0.54 else _CHAT, rng)}"
     options = shown_options(task, aspect)
-    if draw < 0.72:
+    if draw < 0.76:
         return f"[answer] {task.data[aspect]['best_id']}"
     return f"[answer] {options[int(rng.integers(len(options)))]['id']}"
 

@@ -3,7 +3,8 @@
 The array simulator. A task has up to five weighted statements, each told by a story fully (1), partly (half) or not;
 sets of statements travel as bit masks. Rewards follow UserRL's TurtleGym (Qian et al. 2025): a story's score is the
 weighted sum over the statements, it earns what it adds to the best score so far, and the task ends when the score
-reaches the threshold, when the agent finishes, or at the turn limit. The step penalty grows with the turn.
+reaches the threshold, when the agent finishes, or at the turn limit. There any number of stories may be told; here two, and
+the second has a price, or guessing stories part by part would need no question. The step penalty grows with the turn.
 """
 
 from importlib import resources
@@ -44,7 +45,7 @@ FEATURES = (
 
 @struct.dataclass
 class Knobs:
-    """Defaults are upstream's rewards and endings; a language model instead of word shares judges upstream."""
+    """Defaults are upstream's rewards and endings, except for `max_stories` and `answer_cost`; there a model judges."""
 
     max_turns: int = knob(16, 1, 64, "agent messages after which the task ends")
     max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
@@ -58,7 +59,8 @@ class Knobs:
     yes_at: float = knob(0.6, 0.55, 1.0, "a question with at least this share of true words is answered with yes")
     show_statements: int = knob(1, 0, 1, "1: the reply to a story shows the statements that it tells fully")
     ask_bonus: float = knob(0.0, 0.0, 1.0, "reward for each statement that a question first asks for fully", reward=True)
-    answer_cost: float = knob(0.0, 0.0, 1.0, "reward lost for each story", reward=True)
+    max_stories: int = knob(2, 1, 64, "stories after which the task ends; upstream: 64, more than there are messages")
+    answer_cost: float = knob(0.2, 0.0, 1.0, "reward lost for each story after the first; upstream: 0", reward=True)
     step_penalty: float = knob(0.0, 0.0, 1.0, "reward lost in each message, times its number", reward=True)
     invalid_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for an unreadable message", reward=True)
     repeat_penalty: float = knob(0.0, 0.0, 1.0, "reward lost for repeating the message before", reward=True)
@@ -79,6 +81,7 @@ class State:
     turn: Array           # [] i32: messages so far
     done: Array           # [] bool
     stop: Array           # [] i32, as in TimeStep
+    stories: Array        # [] i32: stories so far
     best: Array           # [] f32: best score of a story so far
     told: Array           # [] i32: mask of the statements shown to the agent so far
     confirmed: Array      # [] i32: mask of the statements that questions asked for fully and the user affirmed
@@ -128,8 +131,8 @@ def table(tasks: tuple[Task, ...]) -> Table:
 def reset(table: Table, knobs: Knobs, index: Array, key: Array) -> State:
     """The state before the first message about task `index`. Nothing is drawn: a task has one user."""
     zero = jnp.int32(0)
-    return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=jnp.bool_(False), stop=zero, best=jnp.float32(0),
-                 told=zero, confirmed=zero, last_code=jnp.int32(-1), last_print=jnp.float32(0), fruitless_run=zero,
+    return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=jnp.bool_(False), stop=zero, stories=zero,
+                 best=jnp.float32(0), told=zero, confirmed=zero, last_code=jnp.int32(-1), last_print=jnp.float32(0), fruitless_run=zero,
                  repeat_run=zero, invalid=zero, useless=zero)
 
 
@@ -159,8 +162,9 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
     untold = jnp.asarray(table.statements)[state.task] & ~state.told
     offered = jnp.where(volunteer, untold & -untold, 0)
     solved = seen.story & (seen.score >= knobs.threshold - 1e-5)
-    turn = state.turn + 1
-    stop = first((solved | finish, stop_code(StopReason.COMPLETED)),
+    turn, stories = state.turn + 1, state.stories + seen.story
+    over = solved | finish | (seen.story & (stories >= knobs.max_stories))
+    stop = first((over, stop_code(StopReason.COMPLETED)),
                  (seen.invalid >= knobs.max_invalid, stop_code(StopReason.PARSE_ERROR)),
                  (leave, stop_code(StopReason.USER_LEFT)),
                  (turn >= knobs.max_turns, stop_code(StopReason.MAX_TURNS)), otherwise=0)
@@ -171,11 +175,11 @@ def step(table: Table, knobs: Knobs, state: State, act: Act, reply: Array, key: 
         (seen.story & (seen.full != 0), Say.COVERED), (seen.story, Say.NONE),
         (seen.truth == 2, Say.YES), (seen.truth == 1, Say.MAYBE), otherwise=Say.NO)
     fresh = jnp.where(answer, seen.fresh, 0)
-    reward = (seen.gain + knobs.ask_bonus * _count(fresh) - jnp.where(seen.story, knobs.answer_cost, 0.0)
+    reward = (seen.gain + knobs.ask_bonus * _count(fresh) - jnp.where(seen.story & (stories > 1), knobs.answer_cost, 0.0)
               - knobs.step_penalty * turn - jnp.where(seen.malformed, knobs.invalid_penalty, 0.0)
               - jnp.where(seen.repeat, knobs.repeat_penalty, 0.0)
               - jnp.where(finish, knobs.finish_penalty * (1.0 - state.best), 0.0))
-    new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, best=state.best + seen.gain,
+    new = State(task=state.task, turn=turn, done=stop != 0, stop=stop, stories=stories, best=state.best + seen.gain,
                 told=state.told | shown | offered, confirmed=state.confirmed | fresh, last_code=code,
                 last_print=act.values[3], fruitless_run=seen.fruitless_run, repeat_run=seen.repeat_run,
                 invalid=seen.invalid, useless=seen.useless)

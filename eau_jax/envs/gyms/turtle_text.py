@@ -47,7 +47,7 @@ class Say(enum.IntEnum):
 
 
 SYSTEM = ("Find out the hidden story behind a short text. Write [action] and a yes-or-no question, or [answer] and the "
-          "whole hidden story. You may answer again.")
+          "whole hidden story. You may answer twice.")
 
 _WORDS: dict[Say, tuple[str, ...]] = {
     Say.MALFORMED: ("I cannot read that. Write [action] and a question, or [answer] and a story.",),
@@ -153,14 +153,14 @@ def expert(task: Task, state: Any, rng: np.random.Generator) -> str:
 def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
     """A mediocre agent: asks at random, asks openly, guesses whole stories, forgets what it was told, gives up."""
     draw = rng.random()
-    if draw < 0.12:
+    if draw < 0.06:
         return "[finish]"
-    if draw < 0.30:
+    if draw < 0.20:
         return f"[action] {_pick(('What happened?', 'Who did it?', 'Tell me more.'), rng)}"
-    told = _slots(task, int(state.told))
-    guesses = [_statements(task)[slot] if slot in told and rng.random() < 0.6 else _guess(task, slot, rng)
+    told = _slots(task, int(state.told) | int(state.confirmed))
+    guesses = [_statements(task)[slot] if slot in told and rng.random() < 0.9 else _guess(task, slot, rng)
                for slot in range(len(_statements(task)))]
-    if draw < 0.68:
+    if draw < 0.86:
         return f"[action] {_asked(_pick(tuple(guesses), rng))}"
     return f"[answer] {' '.join(guesses)}"
 
