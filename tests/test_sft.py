@@ -13,7 +13,7 @@ from eau_jax.cli import main
 from eau_jax.config import ConfigError
 from eau_jax.config_file import replace, runnable
 from eau_jax.core.part import Words
-from eau_jax.core.records import read_lines
+from eau_jax.core.records import plain, read_lines
 from eau_jax.envs.file import TaskFileError
 from eau_jax.envs.gyms import intention_tasks
 from eau_jax.envs.gyms.intention import intention
@@ -132,6 +132,24 @@ def test_what_is_cut_or_too_long_is_counted(tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps([never]))
     with pytest.raises(ConfigError, match="no example is left to learn from: 1 read"):
         demonstrations.gather(parts_for(tmp_path, "dialogues", [tmp_path / "rows.json"]), watch)
+
+
+def test_recorded_episodes_are_learned_by_their_tokens_or_else_by_their_text(tmp_path):
+    """With `rollout.record_tokens` a run keeps the ids; without, the text gives the same ones, and that is said."""
+    def written(record_tokens):
+        config = replace(tiny(), {"rollout.record_tokens": record_tokens})
+        (tmp_path / "1.jsonl").write_text("".join(
+            json.dumps(plain(train._readable(config, episode))) + "\n" for episode in played))
+        watch = Said()
+        found, counts = demonstrations.gather(parts, watch)
+        return [(example.tokens.tolist(), example.learned.tolist()) for example in found], counts, watch.lines
+
+    (tmp_path / "1.jsonl").touch()
+    parts = parts_for(tmp_path, "rollouts", [tmp_path / "1.jsonl"])
+    played = start.demonstrations(parts.config, parts.train.tasks[:4], parts.chat, max_tokens=256, max_new_tokens=64)
+    exact, by_text = written(True), written(False)
+    assert exact[0] == by_text[0] and exact[1] == by_text[1] and exact[1]["kept"] == 4
+    assert len(exact[2]) == 1 and by_text[2][0].startswith("4 of 4 episodes have no token ids of this tokenizer")
 
 
 @pytest.mark.parametrize("changes, words", [
