@@ -185,13 +185,40 @@ def flown(base, user, rng):
     paid = {"reservation_id": key, "payment_id": pick(list(user["payment_methods"]))}
     people = [{"first_name": pick("AB"), "last_name": "C", "dob": "1990-01-01"} for _ in old["passengers"]]
     return tool_call(*pick([
-        ("cancel_reservation", {"reservation_id": key}),
+        ("cancel_reservation", {"reservation_id": key}), ("book_reservation", booked(base, user, rng)),
+        ("book_reservation", booked(base, user, rng)),
         ("update_reservation_flights", paid | {"cabin": cabin, "flights": legs}),
         ("update_reservation_flights", paid | {"cabin": cabin, "flights": legs[:1] * int(rng.integers(0, 6))}),
         ("update_reservation_baggages", paid | {
             "total_baggages": int(rng.integers(5)), "nonfree_baggages": int(rng.integers(5))}),
         ("update_reservation_passengers", {"reservation_id": key, "passengers": people}),
-        ("send_certificate", {"user_id": pick([user["user_id"]] * 4 + ["nobody"]), "amount": int(rng.integers(0, 100))})]))
+        ("send_certificate", {"user_id": pick([user["user_id"], "nobody"]), "amount": int(rng.integers(0, 100))})]))
+
+
+def booked(base, user, rng):
+    """A booking of any one or two flights by the customer, whose payments add up most of the time."""
+    pick = lambda values: values[rng.integers(len(values))]
+    cabin, insurance, bags = pick(["business", "economy", "basic_economy"]), pick(["yes", "no"]), int(rng.integers(3))
+    legs, price = [], 0
+    for number in rng.choice(list(base["flights"]), rng.integers(1, 3)):
+        days = {date: day for date, day in base["flights"][str(number)]["dates"].items() if day["status"] == "available"}
+        if days:
+            date = pick(list(days))
+            legs.append({"flight_number": str(number), "date": date})
+            price += days[date]["prices"][cabin]
+    people = [{"first_name": pick("AB"), "last_name": "C", "dob": "1990-01-01"} for _ in range(rng.integers(1, 3))]
+    total = len(people) * (price + 30 * (insurance == "yes")) + 50 * bags
+    methods = [name for name, each in user["payment_methods"].items() if each["source"] == "credit_card"]
+    paid = [{"payment_id": pick(methods or list(user["payment_methods"])), "amount": total - int(rng.random() < 0.1)}]
+    worth = [name for name, each in user["payment_methods"].items() if 1 <= each.get("amount", 0) <= total]
+    if worth and rng.random() < 0.5:    # a gift card or a certificate pays a part
+        first = {"payment_id": pick(worth)}
+        first["amount"] = int(user["payment_methods"][first["payment_id"]]["amount"])
+        paid = [first, paid[0] | {"amount": paid[0]["amount"] - first["amount"]}]
+    return {"user_id": user["user_id"], "origin": "JFK", "destination": "SEA",
+            "flight_type": pick(["one_way", "round_trip"]), "cabin": cabin, "flights": legs, "passengers": people,
+            "payment_methods": paid, "insurance": insurance,
+            "total_baggages": bags, "nonfree_baggages": bags}
 
 
 def ordered(base, user, rng):
@@ -377,6 +404,32 @@ def test_corners_of_airline(pairs):
         assert bool(ends[1].solved) is solved, script
 
 
+def test_bookings_that_no_gold_action_makes(pairs):
+    """They use seats, balances and certificates up; whatever follows sees it, on both paths, and nothing is solved."""
+    pair, made = pairs["airline"], 0
+    settings = knobs(pair.host, error_limit=64, patience=64)
+    for seed, index in enumerate(range(0, 50, 2)):
+        task, rng = pair.domain.tasks[index], np.random.default_rng(seed)
+        user = pair.domain.base["users"][plan(pair.domain, task).user_id]
+        first = booked(pair.domain.base, user, rng)
+        chain = [first, first, booked(pair.domain.base, user, rng), first | {"passengers": first["passengers"] * 4}]
+        key, card = user["reservations"][0], list(user["payment_methods"])[0]
+        script = [tool_call("book_reservation", each) for each in chain] + [
+            tool_call("update_reservation_passengers", {"reservation_id": "HATHAT", "passengers": first["passengers"]}),
+            tool_call("update_reservation_baggages", {"reservation_id": "HATHAT", "total_baggages": 3, "nonfree_baggages": 3,
+                                                      "payment_id": card}),
+            tool_call("update_reservation_flights", {"reservation_id": key, "cabin": first["cabin"], "payment_id": card,
+                                                     "flights": first["flights"]}),
+            tool_call("cancel_reservation", {"reservation_id": "HATHAT"}),
+            tool_call("cancel_reservation", {"reservation_id": key})]
+        old, new = play(pair, index, saying(*script, HANDOVER), settings)
+        same_records(pair, index, old, new)
+        booked_now = len(View(pair.domain.base, old.changed).get("users", user["user_id"])["reservations"])
+        made += booked_now - len(user["reservations"])
+        assert not bool(new.solved) and not old.outcome.reward
+    assert made > 25
+
+
 def test_one_trace_serves_all_knobs_and_a_rollouts_simulator_plays_it(pairs):
     pair = pairs["retail"]
     played = simulator(pair.env, symbolic, pair.domain.tasks)
@@ -392,6 +445,16 @@ def test_one_trace_serves_all_knobs_and_a_rollouts_simulator_plays_it(pairs):
         rewards.append(float(step.reward))
         settings["env"] = settings["env"].replace(patience=np.int32(8 + index))
     assert rewards == [1.0] * 12 and played.traces["step"] == played.traces["reset"] == 1
+
+
+@pytest.mark.parametrize("name", list(SLICES))
+def test_a_task_without_a_customer_is_refused(pairs, name):
+    pair = pairs[name]
+    task = pair.domain.tasks[0]
+    nobody = Task(id="odd", env=task.env, data={**task.data, "user_scenario": {"instructions": "You want something."}})
+    with pytest.raises(ValueError, match="task 'odd': expected instructions that name a customer .*; play it in tau2.world"):
+        pair.env.table((nobody,))
+    pair.host.table((nobody,))
 
 
 def test_what_does_not_fit_is_said(pairs):

@@ -17,7 +17,7 @@ from eau_jax.envs.tau2.call import Refused, checked
 from eau_jax.envs.tau2.database import NOTHING, Changed, Record, View, copied
 from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.arrays import WRITE
-from eau_jax.envs.tau2.slice import Memory, digest
+from eau_jax.envs.tau2.slice import Memory, customer, digest
 from eau_jax.envs.tau2.episode import Row
 
 OLD, NEW = 13, len(NEW_RESERVATIONS)         # reservations of a customer at the start; rows for new ones
@@ -193,7 +193,7 @@ def packed(domain: Domain, here: Row, at: Records, name: str, args: Args, outsid
 
 
 def arrays(domain: Domain, here: Row, legs: Mapping[tuple[str, str], int]) -> tuple[Fixed, Records]:
-    base, user = domain.base, domain.base["users"][here.plan.user_id]
+    base, user = domain.base, customer(domain, here)
     old, methods, bookings = user["reservations"], _methods(domain, here), gold_bookings(domain, here, legs)
     own = [base["reservations"][key] for key in old]
     if (len(old) > OLD or len(methods) > METHODS + CERTIFICATES or len(bookings) > BOOKINGS or here.start.changed != NOTHING

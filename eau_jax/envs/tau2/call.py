@@ -25,7 +25,7 @@ class Refused(Exception):
 
 class Tool(NamedTuple):
     name: str
-    kind: str                                        # "read", "write" or "generic"; of what only tasks call "set-up", "assertion"
+    kind: str                                        # "read", "write" or "generic"; for tasks alone: "set-up", "assertion"
     description: str
     parameters: Mapping[str, Any]                    # JSON schema of the arguments
     run: Callable[[View, Mapping[str, Any]], Any]    # checked arguments -> a text or a JSON value; raises Refused

@@ -5,12 +5,13 @@
 A task touches the records of one customer, so the state is a slice of the database: what a domain's tools may change
 there, as padded arrays. `parse` turns a tool call into integers: a write within the slice keeps its arguments, everything
 that changes nothing is one code with a flag for failure, and a write to any other record is one code that makes the
-records wrong. DB holds when the slice equals the gold slice. Words, user, rules, knobs, rewards and endings are the host
-world's. Three things differ from it: amounts are whole cents, statements (NL_ASSERTION) are never judged, and a write
-outside the slice is made without the knob last_item_wins.
+records wrong: nothing that follows can make them equal to the gold records again. DB holds when the slice equals the gold
+slice. Words, user, rules, knobs, rewards and endings are the host world's. Three things differ from it: amounts are whole
+cents, statements (NL_ASSERTION) are never judged, and a write outside the slice is made without the knob last_item_wins.
 
 Free text and records outside the slice are digests in the arrays; a `Memory` of this process has what they stand for, so
-that a later reply can show it.
+that a later reply can show it and a later call sees what the earlier one did: an airline booking that no gold action makes
+takes its seats and its money, as on the host path.
 """
 
 import functools
@@ -71,83 +72,101 @@ class Memory:
         return self._always[key] if key in self._always else self._kept.get(key, otherwise)
 
 
+class _Path(NamedTuple):
+    """What the functions of one domain's array environment share."""
+
+    domain: Domain
+    own: Slice
+    host: Env
+    memory: Memory    # digest of the records outside -> (they, output of the call that wrote them last)
+
+    def row(self, task: Task) -> Row:
+        return self.host.table((task,))[0]
+
+
 def sliced(domain: Domain, own: Slice) -> Env:
     """The array environment of a domain."""
-    host = world(domain)
-    row = lambda task: host.table((task,))[0]
-    made: dict[str, tuple[Row, dict[str, Any]]] = {}
-    memory = Memory()    # digest of the records outside -> (they, output of the call that wrote them last)
-    longest = max([len(task.data["evaluation_criteria"].get("actions") or ()) for task in domain.tasks] + [1])
+    path = _Path(domain, own, world(domain), Memory())
+    prepared = _preparing(path)
+    by_host = lambda agent: lambda task, state, rng: agent(task, _seen(path, task, state), rng)
+    return path.host._replace(
+        name=f"tau2_{domain.name}_slice", table=lambda tasks: Table(shared=own.shared, **_stack(list(map(prepared, tasks)))),
+        reset=reset, observe=observe, step=functools.partial(step, own.write), parse=functools.partial(_parse, path),
+        render=functools.partial(_render, path), score=score, metric=score, verdict=None, host=False,
+        expert=by_host(path.host.expert), novice=by_host(path.host.novice))
+
+
+def _preparing(path: _Path) -> Callable[[Task], dict[str, Any]]:
+    """task -> its part of the table, made once."""
+    own, made = path.own, {}
+    gold_of = lambda task: task.data["evaluation_criteria"].get("actions") or ()
+    longest = max([len(gold_of(task)) for task in path.domain.tasks] + [1])
 
     @jax.jit
     def replay(shared: Any, fixed: Any, start: Any, knobs: Knobs, acts: Act) -> Any:
         return jax.lax.scan(lambda at, act: own.write(shared, fixed, at, knobs, act), start, acts)[0]
 
-    def arrays(task: Task) -> dict[str, Any]:
-        here = row(task)
+    def prepared(task: Task) -> dict[str, Any]:
+        here = path.row(task)
         if task.id not in made or made[task.id][0] is not here:
             fixed, start = own.arrays(here)
-            acts = _stacked([_packed(domain, own, memory, here, start, 0, action["name"], action["arguments"])
-                             for action in task.data["evaluation_criteria"].get("actions") or ()], longest)
-            left = [replay(own.shared, fixed, start, host.knobs.replace(last_item_wins=np.int32(on)), acts) for on in (0, 1)]
+            acts = _stacked([_packed(path, here, start, 0, action["name"], action["arguments"]) for action in gold_of(task)],
+                            longest)
+            left = [replay(own.shared, fixed, start, path.host.knobs.replace(last_item_wins=np.int32(on)), acts)
+                    for on in (0, 1)]
             made[task.id] = here, dict(fixed=fixed, start=start, gold=_stack(left), **_user(here))
         return made[task.id][1]
 
-    def table(tasks: tuple[Task, ...]) -> Table:
-        return Table(shared=own.shared, **_stack(list(map(arrays, tasks))))
-
-    def seen(task: Task, state: State | None) -> Any:
-        """The state as the host's functions know it."""
-        if state is None:
-            return None
-        here, strings = row(task), task.data["evaluation_criteria"].get("communicate_info") or ()
-        return types.SimpleNamespace(
-            status=tuple(np.asarray(state.status).tolist()[:len(here.plan.goals)]), told=int(state.told),
-            turn=int(state.turn), transferred=bool(state.transferred), calls=range(int(state.calls)), done=bool(state.done),
-            said=tuple(each for place, each in enumerate(strings) if int(state.said) >> place & 1))
-
-    def parse(task: Task, text: str, state: State | None) -> Act:
-        act, here = host.parse(task, text, seen(task, state)), row(task)
-        if act.code == Do.MALFORMED:
-            return act
-        content = json.loads(act.call)
-        if act.code == Do.CALL:
-            at, outside = (own.arrays(here)[1], 0) if state is None else (state.slice, int(state.outside))
-            request = content["name"], content["arguments"]
-            return _packed(domain, own, memory, here, at, outside, *request).replace(call=act.call)
-        criteria = task.data["evaluation_criteria"]
-        strings, left = criteria.get("communicate_info") or (), missing(criteria, (content,))
-        held = sum(1 << SAID + place for place, each in enumerate(strings) if each not in left)
-        return act.replace(call="", flags=np.int32(held))
-
-    def render(task: Task, act: Act, time_step: TimeStep, state: State, seed: int) -> str:
-        say, here = Say(int(time_step.code)), row(task)
-        if say is Say.MALFORMED:
-            return json.loads(act.call or '"I cannot read that."')
-        if say is Say.TOOL:
-            beyond, shown = memory.get(int(state.outside), UNTOUCHED)
-            request, changed = json.loads(act.call), own.records(here, state.slice, beyond)
-            name, arguments = request["name"], request["arguments"]
-            if act.code >= WRITE and not state.failed:
-                return own.output(here, name, checked(domain.tools[name].parameters, arguments), changed)
-            if act.code == OUTSIDE and int(state.outside):
-                return shown
-            return call(domain.tools, domain.base, changed, name, arguments).text
-        goal = int(act.values[0]) if say is Say.CORRECT else None
-        if say is Say.CHANGE:
-            goal = int(np.argmax(np.asarray(state.status) < SETTLED))
-        return words(here.plan, say, int(act.mask), int(time_step.disclosed), goal, seed)
-
-    return host._replace(
-        name=f"tau2_{domain.name}_slice", table=table, reset=reset, observe=observe,
-        step=functools.partial(step, own.write), parse=parse, render=render, score=score, metric=score, host=False,
-        verdict=None, expert=lambda task, state, rng: host.expert(task, seen(task, state), rng),
-        novice=lambda task, state, rng: host.novice(task, seen(task, state), rng))
+    return prepared
 
 
-def _packed(domain: Domain, own: Slice, memory: Memory, here: Row, at: Any, outside: int, name: str,
-            arguments: Mapping[str, Any]) -> Act:
+def _seen(path: _Path, task: Task, state: State | None) -> Any:
+    """The state as the host's functions know it."""
+    if state is None:
+        return None
+    here, strings = path.row(task), task.data["evaluation_criteria"].get("communicate_info") or ()
+    return types.SimpleNamespace(
+        status=tuple(np.asarray(state.status).tolist()[:len(here.plan.goals)]), told=int(state.told), turn=int(state.turn),
+        transferred=bool(state.transferred), calls=range(int(state.calls)), done=bool(state.done),
+        said=tuple(each for place, each in enumerate(strings) if int(state.said) >> place & 1))
+
+
+def _parse(path: _Path, task: Task, text: str, state: State | None) -> Act:
+    act, here = path.host.parse(task, text, _seen(path, task, state)), path.row(task)
+    if act.code == Do.MALFORMED:
+        return act
+    content = json.loads(act.call)
+    if act.code == Do.CALL:
+        at, outside = (path.own.arrays(here)[1], 0) if state is None else (state.slice, int(state.outside))
+        return _packed(path, here, at, outside, content["name"], content["arguments"]).replace(call=act.call)
+    criteria = task.data["evaluation_criteria"]
+    strings, left = criteria.get("communicate_info") or (), missing(criteria, (content,))
+    held = sum(1 << SAID + place for place, each in enumerate(strings) if each not in left)
+    return act.replace(call="", flags=np.int32(held))
+
+
+def _render(path: _Path, task: Task, act: Act, time_step: TimeStep, state: State, seed: int) -> str:
+    say, here = Say(int(time_step.code)), path.row(task)
+    if say is Say.MALFORMED:
+        return json.loads(act.call or '"I cannot read that."')
+    if say is Say.TOOL:
+        beyond, shown = path.memory.get(int(state.outside), UNTOUCHED)
+        request, changed = json.loads(act.call), path.own.records(here, state.slice, beyond)
+        name, arguments = request["name"], request["arguments"]
+        if act.code >= WRITE and not state.failed:
+            return path.own.output(here, name, checked(path.domain.tools[name].parameters, arguments), changed)
+        if act.code == OUTSIDE and int(state.outside):
+            return shown
+        return call(path.domain.tools, path.domain.base, changed, name, arguments).text
+    goal = int(act.values[0]) if say is Say.CORRECT else None
+    if say is Say.CHANGE:
+        goal = int(np.argmax(np.asarray(state.status) < SETTLED))
+    return words(here.plan, say, int(act.mask), int(time_step.disclosed), goal, seed)
+
+
+def _packed(path: _Path, here: Row, at: Any, outside: int, name: str, arguments: Mapping[str, Any]) -> Act:
     """A tool call as integers; `at` and `outside` are the state's before it."""
+    domain, own, memory = path.domain, path.own, path.memory
     beyond = memory.get(outside, UNTOUCHED)[0]
     match = sum(1 << MATCH + place for place, goal in enumerate(here.plan.goals)
                 if goal.tool and equal_call(domain, {"name": goal.tool, "arguments": goal.arguments}, name, arguments))
@@ -168,6 +187,19 @@ def _packed(domain: Domain, own: Slice, memory: Memory, here: Row, at: Any, outs
     now = {place: record for place, record in {**beyond, **fresh}.items() if domain.base[place[0]].get(place[1]) != record}
     key = memory.keep([outside, name, arguments], (now, result.text)) if now else 0
     return message.act(Kind.SEARCH, OUTSIDE, key).replace(flags=np.int32(flags))
+
+
+def customer(domain: Domain, here: Row) -> dict[str, Any]:
+    """The record of the customer whose records the slice of a task holds.
+
+    Raises:
+      ValueError: for a task whose instructions name no customer.
+    """
+    user = domain.base["users"].get(here.plan.user_id)
+    if user is None:
+        raise ValueError(f"task {here.task.id!r}: expected instructions that name a customer (by user id, e-mail, or name "
+                         "and zip code), found none; play it in tau2.world")
+    return user
 
 
 def digest(value: Any) -> int:

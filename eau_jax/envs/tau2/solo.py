@@ -30,8 +30,8 @@ from eau_jax.envs.tau2.user import Do, Say
 from eau_jax.envs.tau2.world import Rows, as_act, rows, score, system_text
 
 SYSTEM = ("You are a customer service agent and work on a ticket; there is nobody to talk to. Follow the policy. In each "
-          "turn make one tool call:\n<tool_call>{\"name\": ..., \"arguments\": {...}}</tool_call>\nCall done when the ticket is "
-          "dealt with.")
+          "turn make one tool call:\n<tool_call>{\"name\": ..., \"arguments\": {...}}</tool_call>\nCall done when the "
+          "ticket is dealt with.")
 FEATURES = ("turn",)    # number of this message, from 1
 _DONE = Tool(DONE, "generic", "The ticket is dealt with; this ends the task.", parameters(), lambda view, args: "Done.")
 

@@ -84,7 +84,7 @@ def check_criteria(record: Mapping[str, Any], known: Known) -> None:
 
 
 def check_solo(record: Mapping[str, Any]) -> None:
-    """The same of what solo mode needs besides, by upstream's rule: a ticket, gold actions, and no words before the start."""
+    """The same of what solo mode needs besides: a ticket, gold actions, and no words before the start. Upstream's rule."""
     file.text_field(record, "ticket")
     if not record["evaluation_criteria"].get("actions"):
         raise ValueError("evaluation_criteria.actions: expected one or more, found none")
