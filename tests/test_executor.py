@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from eau_jax.clients import executor_process as process
 from eau_jax.clients.executor import Executor, Limits, Outcome, source
 from eau_jax.core.types import InfraError
 
@@ -23,7 +25,7 @@ def judge(code, reference=DOUBLE, calls=CALLS, executor=QUICK):
     return executor.judge(code, reference, calls)
 
 
-def _pythons():
+def pythons():
     """This interpreter, and those of 3.11 to 3.13 that are installed."""
     found = [sys.executable]
     roots = [Path.home() / ".pyenv" / "versions"]
@@ -66,6 +68,45 @@ HOSTILE = {
     "os._exit": ("import os\ndef f(x):\n    os._exit(0)", Outcome.CRASHED),
     "abort": ("import os\ndef f(x):\n    os.abort()", Outcome.CRASHED),
     "sys.exit": ("import sys\nsys.exit(0)", Outcome.CRASHED),
+    "sys.exit in a call": ("import sys\ndef f(x):\n    sys.exit(x * 2)", Outcome.CRASHED),
+    "exit by name": ("def f(x):\n    raise SystemExit", Outcome.CRASHED),
+    "kill itself": ("import os, signal\ndef f(x):\n    os.kill(os.getpid(), signal.SIGKILL)", Outcome.CRASHED),
+    "terminate itself": ("import os\ndef f(x):\n    os.kill(os.getpid(), 15)", Outcome.CRASHED),
+    "raise SIGKILL": ("import signal\ndef f(x):\n    signal.raise_signal(9)", Outcome.CRASHED),
+    "raise SIGXCPU": ("import signal\ndef f(x):\n    signal.raise_signal(signal.SIGXCPU)", Outcome.CRASHED),
+    "signal a thread": ("import signal, threading\ndef f(x):\n    signal.pthread_kill(threading.get_ident(), 9)",
+                        Outcome.CRASHED),
+    "stop itself": ("import signal\ndef f(x):\n    signal.raise_signal(signal.SIGSTOP)", Outcome.TIMEOUT),
+    "kill its group": ("import os\ndef f(x):\n    os.kill(0, 9)", Outcome.FORBIDDEN),
+    "kill everybody": ("import os\ndef f(x):\n    os.kill(-1, 9)", Outcome.FORBIDDEN),
+    "read memory that is not its own": ("import numpy as np\ndef f(x):\n    a = np.lib.stride_tricks.as_strided("
+                                        "np.zeros(1), (10**12,))\n    return float(a[10**11])", Outcome.CRASHED),
+    "KeyboardInterrupt": ("def f(x):\n    raise KeyboardInterrupt", Outcome.RAISED),
+    "interrupt itself": ("import signal\ndef f(x):\n    signal.raise_signal(signal.SIGINT)", Outcome.RAISED),
+    "GeneratorExit": ("def f(x):\n    raise GeneratorExit", Outcome.RAISED),
+    "MemoryError": ("def f(x):\n    raise MemoryError", Outcome.MEMORY),
+    "RecursionError": ("def f(x):\n    raise RecursionError", Outcome.RECURSION),
+    "RecursionError in repr": ("class A:\n    def __repr__(self): return repr(self)\ndef f(x):\n    return A()",
+                               Outcome.RECURSION),
+    "an exception that cannot be shown": ("class E(Exception):\n    def __str__(self): raise self\ndef f(x):\n    raise E",
+                                          Outcome.RAISED),
+    "time-out caught": ("def f(x):\n    try:\n        while True: pass\n    except BaseException: return x * 2",
+                        Outcome.TIMEOUT),
+    "flood caught": ("def f(x):\n    try:\n        while True: print('x' * 1000)\n    except BaseException: return x * 2",
+                     Outcome.OUTPUT),
+    "thread bomb": ("import threading, time\ndef f(x):\n    while True:\n"
+                    "        threading.Thread(target=time.sleep, args=(9,)).start()", Outcome.RAISED),
+    "threads that compute": ("import threading\ndef g():\n    while True: pass\ndef f(x):\n"
+                             "    t = threading.Thread(target=g)\n    t.start()\n    t.join()", Outcome.TIMEOUT),
+    "processes of multiprocessing": ("import multiprocessing\ndef f(x):\n    p = multiprocessing.Process(target=print)\n"
+                                     "    p.start()", Outcome.FORBIDDEN),
+    "a pool of processes": ("from concurrent.futures import ProcessPoolExecutor\ndef f(x):\n"
+                            "    with ProcessPoolExecutor(2) as pool: return list(pool.map(abs, [x]))[0] * 2",
+                            Outcome.FORBIDDEN),
+    "a web page": ("import urllib.request\ndef f(x):\n    urllib.request.urlopen('http://127.0.0.1')", Outcome.FORBIDDEN),
+    "a program of asyncio": ("import asyncio\nasync def g():\n    await asyncio.create_subprocess_shell('ls')\ndef f(x):\n"
+                             "    asyncio.run(g())", Outcome.FORBIDDEN),
+    "fork_exec": ("import subprocess\ndef f(x):\n    subprocess._fork_exec()", Outcome.FORBIDDEN),
     "output flood": ("def f(x):\n    while True: print('x' * 1000)", Outcome.OUTPUT),
     "huge result": ("def f(x):\n    return 'x' * 10**6", Outcome.WRONG),
     "flood of every descriptor": ("import os\ndef f(x):\n    while True:\n        for fd in range(3, 16):\n"
@@ -90,7 +131,7 @@ def test_misbehaviour_has_its_outcome_within_the_limit(name, tmp_path):
     (tmp_path / "kept").write_text("kept")
     os.chmod(tmp_path, 0o777)
     start = time.monotonic()
-    verdict = judge(code.replace("{here}", str(tmp_path)))
+    verdict = judge(code.replace("{here}", str(tmp_path)), calls=CALLS[:1])
     assert verdict.outcome is expected and verdict.share == 0.0, verdict
     assert time.monotonic() - start < QUICK.limits.wall_seconds + 3
     assert [path.name for path in tmp_path.iterdir()] == ["kept"] and (tmp_path / "kept").read_text() == "kept"
@@ -99,9 +140,22 @@ def test_misbehaviour_has_its_outcome_within_the_limit(name, tmp_path):
 def test_no_process_is_left_behind():
     judge(HOSTILE["sleep"][0])
     judge("import threading, time\nfor _ in range(9): threading.Thread(target=time.sleep, args=(60,)).start()\n" + DOUBLE)
-    listing = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True).stdout
-    mine = [line for line in listing.splitlines() if "executor_worker" in line and line.split()[0] == str(os.getpid())]
-    assert mine == []
+    servers = {server.process.pid for idle in process._idle.values() for server in idle}
+    assert servers and not [pid for pid, parent in _parents() if parent in servers]
+
+
+def _parents():
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            yield int(path.parent.name), int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            pass
+
+
+def test_a_thread_that_exits_ends_itself_alone():
+    code = ("import sys, threading\ndef f(x):\n    t = threading.Thread(target=sys.exit)\n    t.start()\n    t.join()\n"
+            "    return x * 2")
+    assert judge(code).share == 1.0
 
 
 def test_calls_before_a_crash_count_and_exceptions_are_per_call():
@@ -115,31 +169,13 @@ def test_calls_before_a_crash_count_and_exceptions_are_per_call():
     assert [o.name for o in slow.calls] == ["TIMEOUT", "AGREES", "AGREES", "AGREES"]
 
 
-@pytest.mark.parametrize("value, other, same", [
-    ("1", "1.0", True), ("True", "1", True), ("0.1 + 0.2", "0.3", False), ("2**80", "float(2**80)", True),
-    ("[1, 2]", "(1, 2)", False), ("{1, 2}", "{2, 1}", True), ("{'a': 1, 'b': 2}", "{'b': 2.0, 'a': 1}", True),
-    ("{1: 'a'}", "{True: 'a'}", True), ("'1'", "1", False), ("None", "'None'", False), ("None", "None", True),
-    ("'a,b'", "['a', 'b']", False), ("['a,b']", "['a', 'b']", False), ("b'x'", "'x'", False),
-    ("float('nan')", "float('nan')", True),
-    ("__import__('collections').Counter('aab')", "{'a': 2, 'b': 1}", True), ("frozenset('ab')", "{'b', 'a'}", True),
-    ("__import__('decimal').Decimal('1.5')", "__import__('decimal').Decimal('1.5')", True), ("object()", "object()", False),
-    ("list(set('abcdefgh'))", "list(set('abcdefgh'))", True),
-])
-def test_values_agree_as_in_python(value, other, same):
-    assert (judge(f"def f():\n    return {value}", f"def f():\n    return {other}", ("f()",)).share == 1.0) == same
-
-
-def test_a_list_that_holds_itself_is_no_value():
-    assert judge("def f(x):\n    x = []\n    x.append(x)\n    return x").outcome is Outcome.RECURSION
-
-
 IMPORTS = "import math\nfrom collections import Counter\ndef f(x):\n    return math.floor(x) + Counter('aab')['a']\n"
 HELPER = "def twice(x):\n    return 2 * x\ndef f(x):\n    return twice(x)\n"
 RECURSIVE = "def f(x):\n    return 1 if x < 2 else x * f(x - 1)\n"
 UPSTREAM = replace(QUICK, upstream_compatible=True)
 
 
-@pytest.mark.parametrize("python", _pythons())
+@pytest.mark.parametrize("python", pythons())
 def test_trap_one_and_two_imports_helpers_and_recursion_on_every_python(python):
     """Upstream: NameError for each of them, and on 3.13 no definition is found at all."""
     for code in (IMPORTS, HELPER, RECURSIVE, DOUBLE):
@@ -148,14 +184,6 @@ def test_trap_one_and_two_imports_helpers_and_recursion_on_every_python(python):
     assert [judge(code, code, executor=upstream).share for code in (IMPORTS, HELPER, DOUBLE)] == [0.0, 0.0, 1.0]
     assert judge(RECURSIVE, RECURSIVE, executor=upstream).share == 0.5      # f(0) and f(1) do not recurse
     assert judge(HOSTILE["socket"][0], executor=replace(QUICK, python=python)).outcome is Outcome.FORBIDDEN
-
-
-@pytest.mark.parametrize("text", [" " + DOUBLE, "\n\n" + DOUBLE, "   def f(x):\n       return x * 2",
-                                  "\tdef f(x):\n\t\treturn x * 2", f"```python\n{DOUBLE}```",
-                                  f"Here it is:\n```\n{DOUBLE}```\nGood luck!", f"```py\n{DOUBLE}",
-                                  DOUBLE.replace("\n", "\r\n"), " def g(x):\n    return x\ndef f(x):\n    return 2 * g(x)"])
-def test_trap_three_indentation_and_fences(text):
-    assert judge(text).share == 1.0
 
 
 def test_trap_three_upstream():
@@ -181,22 +209,6 @@ def test_a_reference_that_raises_never_counts():
     assert judge(raises, raises).share == 0.0 and judge(DOUBLE, raises).outcome is Outcome.WRONG
 
 
-def test_the_standard_library_works():
-    code = ("import dataclasses, enum, re, json, datetime, decimal, fractions, collections, heapq, itertools, statistics\n"
-            "import functools, string, math, random, copy, bisect, hashlib, textwrap, abc, operator, csv, io, calendar\n"
-            "import typing, uuid\n"
-            "P = collections.namedtuple('P', 'x y')\n@dataclasses.dataclass(order=True)\nclass D:\n    x: int = 1\n"
-            "class E(enum.IntEnum):\n    A = 2\n@functools.lru_cache(None)\ndef h(x): return x\n"
-            "def f(x):\n    assert re.sub('a+', 'b', 'caat') == 'cbt' and json.loads('[1]') == [1] and D(1) < D(2)\n"
-            "    datetime.datetime.strptime('2024-01-02', '%Y-%m-%d').strftime('%A')\n"
-            "    decimal.Decimal(1) / 3; fractions.Fraction(1, 3); statistics.median([1, 2]); hashlib.md5(b'x').digest()\n"
-            "    list(csv.reader(io.StringIO('a,b'))); copy.deepcopy([D()]); eval('1'); exec('y = 1')\n"
-            "    return P(h(x), 0).x * E.A")
-    for python in _pythons():
-        verdict = judge(code, executor=Executor(python=python))
-        assert verdict.share == 1.0, verdict
-
-
 def test_what_cannot_start_is_an_infrastructure_error(tmp_path):
     with pytest.raises(InfraError, match="cannot start|did not come to run"):
         judge(DOUBLE, executor=replace(QUICK, python=str(tmp_path / "none")))
@@ -204,6 +216,9 @@ def test_what_cannot_start_is_an_infrastructure_error(tmp_path):
         judge(DOUBLE, executor=replace(QUICK, python=shutil.which("true")))
     with pytest.raises(ValueError, match="no calls"):
         judge(DOUBLE, calls=())
+    for wrong in (dict(call_seconds=0), dict(memory=-1), dict(cpu_seconds=1.5), dict(output=True)):
+        with pytest.raises(ValueError, match=f"Limits.{next(iter(wrong))}: expected a positive (int|float), found"):
+            Limits(**wrong)
 
 
 def test_threads_may_share_it_and_a_submission_never_sees_the_reference():
@@ -216,14 +231,65 @@ def test_threads_may_share_it_and_a_submission_never_sees_the_reference():
     assert judge(spy, "SECRET = 1\n" + DOUBLE).share == 1.0
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root becomes somebody else")
-def test_root_gives_up_its_rights_where_the_library_stays_readable():
-    python = "/usr/bin/python3"
-    old = "import sys; sys.exit(sys.version_info < (3, 11))"
-    if not os.access(python, os.X_OK) or subprocess.run([python, "-c", old]).returncode:
-        pytest.skip("no system Python 3.11")
-    assert judge("import os\ndef f(x):\n    return os.getuid() >= 10**9", "def f(x):\n    return True",
-                 executor=replace(QUICK, python=python)).share == 1.0
+def test_a_server_that_dies_is_replaced_and_its_submission_an_infrastructure_error():
+    QUICK.run(DOUBLE, CALLS)
+
+    def kill():
+        for server in [server for idle in process._idle.values() for server in idle]:
+            server.process.kill()
+            server.process.wait()
+    kill()
+    assert len(QUICK.run(DOUBLE, CALLS)) == len(CALLS)
+    servers = {server.process.pid for idle in process._idle.values() for server in idle}
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(Executor().run, "import time\ndef f(x):\n    time.sleep(60)", CALLS[:1])
+        while servers == (left := {server.process.pid for idle in process._idle.values() for server in idle}):
+            time.sleep(0.01)
+        time.sleep(0.3)
+        children = [pid for pid, parent in _parents() if parent in servers - left]
+        assert len(children) == 1 and _alive(children[0])
+        os.kill(*servers - left, signal.SIGKILL)
+        with pytest.raises(InfraError, match="the process that starts submissions died"):
+            slow.result()
+    time.sleep(0.1)
+    assert "seccomp" not in QUICK.protections or not _alive(children[0])
+
+
+def test_servers_are_kept_and_end_with_their_process(tmp_path):
+    """A child of the process that started them has its own; both sets end with their owners, even killed ones."""
+    code = ("import os, signal, sys\nfrom eau_jax.clients import executor_process as process\n"
+            "from eau_jax.clients.executor import Executor\n"
+            "run = lambda: Executor().run('def f(): return 1', ('f()',))[0].text\n"
+            "pids = lambda: {s.process.pid for idle in process._idle.values() for s in idle if s.owner == os.getpid()}\n"
+            "run(); first = pids(); run(); assert first == pids() and first\nchild = os.fork()\n"
+            "if child == 0:\n    assert not pids() and run() == '0x1'; print(*pids(), flush=True); os._exit(0)\n"
+            "assert os.waitpid(child, 0)[1] == 0; assert run() == '0x1' and first == pids()\nprint(*first, flush=True)\n"
+            "os.kill(os.getpid(), signal.SIGKILL)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    pids = list(map(int, done.stdout.split()))
+    assert len(pids) >= 2, done.stderr
+    deadline = time.monotonic() + 5
+    while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_alive, pids))
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_submission_starts_fresh():
+    """What one leaves in modules or built-ins, another does not find."""
+    stain = ("import math, builtins, sys\nmath.pi = 3\nbuiltins.stain = 1\nsys.modules['random'] = None\n"
+             "def f(x):\n    return x * 2")
+    assert judge(stain).share == 1.0
+    code = ("import math, builtins, random\ndef f(x):\n"
+            "    return x * 2 if math.pi > 3.1 and not hasattr(builtins, 'stain') else -1")
+    assert judge(code).share == 1.0
+    assert len({QUICK.run(f"import random\ndef f(x):\n    return random.random()  # {k}", CALLS[:1]) for k in range(3)}) == 3
 
 
 ESCAPE = """
@@ -253,11 +319,26 @@ def f(x):
 """
 
 
-@pytest.mark.parametrize("code", [ESCAPE, DISGUISED, "import readline\ndef f(x):\n    readline.read_history_file('/etc/passwd')\n    return 1",
-                                  "import os\ndef f(x):\n    os.mkfifo('/tmp/eau-fifo')\n    return 1",
-                                  "import os\ndef f(x):\n    return os.environ['OPENAI_API_KEY']",
-                                  "import os\ndef f(x):\n    os.setpriority(os.PRIO_PROCESS, os.getppid(), 10)\n    return 1"],
-                         ids=["frames", "subclass", "readline", "fifo", "environment", "priority"])
+TAMPER = """
+import sys
+def f(x):
+    frame, seen = sys._getframe(), []
+    while frame:
+        seen += list(frame.f_locals.values()) + list(frame.f_globals.values())
+        frame = frame.f_back
+    for function in seen:
+        for cell in getattr(function, "__closure__", None) or ():
+            cell.cell_contents = lambda *arguments: None
+    return open("/etc/passwd").read()[:4]
+"""
+
+
+@pytest.mark.parametrize("code", [
+    ESCAPE, DISGUISED, TAMPER, "import readline\ndef f(x):\n    readline.read_history_file('/etc/passwd')\n    return 1",
+    "import os\ndef f(x):\n    os.mkfifo('/tmp/eau-fifo')\n    return 1",
+    "import os\ndef f(x):\n    return os.environ['OPENAI_API_KEY']",
+    "import os\ndef f(x):\n    os.setpriority(os.PRIO_PROCESS, os.getppid(), 10)\n    return 1"],
+    ids=["frames", "subclass", "closures", "readline", "fifo", "environment", "priority"])
 def test_no_way_out_of_the_child(code, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
     before = os.getpriority(os.PRIO_PROCESS, 0)

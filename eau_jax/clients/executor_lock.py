@@ -4,15 +4,19 @@ Runs inside the process (`executor_worker.py`) and knows nothing of this package
 machine does not offer it, and holds until the process ends. Landlock and seccomp are Linux's own and need no rights.
 """
 
+import _thread
+import functools
 import os
 import resource
+import signal
 import struct
 import sys
-import threading  # noqa: F401  its `stack_size` is removed
+import threading
 
 FIRST_USER, NOBODY = 1_000_000_000, 65534   # a process of root becomes user FIRST_USER + its id: nothing else belongs to him
 THREADS = 32                                # of such a user
-CAP_DAC_READ_SEARCH, PR_SET_KEEPCAPS, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 2, 8, 22, 38
+PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 8, 22, 38
+CAP_DAC_READ_SEARCH = 2
 NATIVE = ("landlock", "seccomp")            # protections that need ctypes
 
 # seccomp: system call -> its number on (x86_64, aarch64), -1 where there is none. What is in neither table fails with EPERM.
@@ -66,18 +70,28 @@ def lock_in(job, names, folders):
         library = "/" + os.path.basename(library)
     if "user" in names:
         own = _named("user", _user, call if "landlock" in names else None)
+    if call:   # no submission outlives the server that ends it in time
+        call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if own or ("seccomp" not in names and os.geteuid() != 0):
         resource.setrlimit(resource.RLIMIT_NPROC, (THREADS, THREADS) if own and "seccomp" in names else (0, 0))
     if "seccomp" in names:
         _named("seccomp", _seccomp, call)
+    else:   # nothing else tells a thread from a process
+        for module, name in ((_thread, "start_new_thread"), (_thread, "start_new"), (_thread, "start_joinable_thread"),
+                             (threading, "_start_new_thread"), (threading, "_start_joinable_thread")):
+            if hasattr(module, name):
+                setattr(module, name, functools.partial(sys.audit, "_thread.start_new_thread"))
+    _remove()
+    return library
+
+
+def _remove():
     for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
         del sys.modules[name]
-    for module, names in (("os", REMOVED), ("posix", REMOVED), ("_thread", ("stack_size",)), ("threading", ("stack_size",))):
-        module = sys.modules[module]
-        for name in names:
-            if hasattr(module, name):
-                delattr(module, name)
-    return library
+    modules = ((os, REMOVED), (sys.modules["posix"], REMOVED), (_thread, ("stack_size",)), (threading, ("stack_size",)))
+    for module, name in ((module, name) for module, names in modules for name in names):
+        if hasattr(module, name):
+            delattr(module, name)
 
 
 def _named(name, protect, *arguments):
@@ -121,7 +135,7 @@ def _limits(job):
 
 
 def _landlock(call, folders):
-    """Nothing but `folders` can be read and nothing written; from Linux 6.7 no TCP, from 6.12 no signal to another process."""
+    """Nothing but `folders` is readable, nothing writable; from Linux 6.7 no TCP, from 6.12 no signal to another process."""
     create, add, restrict = 444, 445, 446
     version = call("syscall", create, None, 0, 1)
     rights = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15

@@ -54,8 +54,8 @@ def run(job: Mapping[str, Any], python: str, packages: tuple[str, ...], seconds:
     """(the lines that a child wrote after "ready", how it ended).
 
     Args:
-      job: as `executor_worker.py` reads it, without "protections": all that the machine offers are put in force.
-      packages: modules outside the standard library to load.
+      job: as `executor_worker.py` reads it, without "protections" (all that the machine offers) and "withheld".
+      packages: modules outside the standard library to load, where seccomp is in force; else they are withheld.
       seconds: wall-clock time from here to the end.
       size: bytes that the child may write.
 
@@ -97,8 +97,10 @@ def _refused(python: str, name: str) -> str:
 
 def _child(job: Mapping[str, Any], python: str, packages: tuple[str, ...], held: tuple[str, ...], seconds: float,
            size: int) -> tuple[list[bytes], End]:
-    native = "landlock" in held or "seccomp" in held
-    key = (python, packages if "seccomp" in held else (), native)
+    native, withheld = "landlock" in held or "seccomp" in held, ()
+    if "seccomp" not in held:   # a package's own machine code gets around the hook
+        packages, withheld = (), packages
+    key = (python, packages, native)
     server = _server(*key)
     deadline = time.monotonic() + seconds
     try:
@@ -106,7 +108,7 @@ def _child(job: Mapping[str, Any], python: str, packages: tuple[str, ...], held:
         with ours:
             with theirs:
                 socket.send_fds(server.line, [b"j"], [theirs.fileno()])
-            data, why = _talk(ours, json.dumps({**job, "protections": held}).encode(), size, deadline)
+            data, why = _talk(ours, json.dumps({**job, "protections": held, "withheld": withheld}).encode(), size, deadline)
             server.line.sendall(b"w" if why == "itself" else b"k")
         server.line.settimeout(START_SECONDS)
         code, spent = struct.unpack("=id", server.line.recv(12, socket.MSG_WAITALL))
@@ -147,7 +149,7 @@ def _server(python: str, packages: tuple[str, ...], native: bool) -> _Server:
             server = idle.pop()
         except IndexError:   # another thread took it
             break
-        if server.owner == os.getpid():
+        if server.owner == os.getpid() and server.process.poll() is None:
             return server
     _at_exit()
     ours, theirs = socket.socketpair()

@@ -3,7 +3,8 @@
 It is started alone (`python -S -s -P -B executor_worker.py OPTIONS`). Standard input is a socket; each message on it
 brings another socket, for which a child is forked that reads one JSON object from there
 
-    {"whole", "blocks", "calls", "upstream", "call_seconds", "cpu_seconds", "memory", "output", "protections"}
+    {"whole", "blocks", "calls", "upstream", "call_seconds", "cpu_seconds", "memory", "output",
+     "protections", "withheld"}
 
 locks itself in (`executor_lock.py`) and writes JSON lines: "ready", then for each call [outcome, value or message]. The
 server never sees what passes there, so that no child finds traces of another. Nothing in here knows the reference
@@ -106,7 +107,7 @@ def serve(packages, native):
         if child == 0:
             os.setsid()
             os.dup2(os.open(os.devnull, os.O_RDWR), line.detach())
-            return run(sockets[0], folders, packages, lock_in, guard, short_text)
+            return run(sockets[0], folders, lock_in, guard, short_text)
         os.close(sockets[0])
         patient = line.recv(1) == b"w"   # anything else, the parent's end included: it is late
         line.sendall(struct.pack("=id", *end(child, PATIENCE if patient else 0.0)))
@@ -130,7 +131,7 @@ def end(child, patience):
     return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
 
 
-def run(channel, folders, packages, lock_in, guard, short_text):
+def run(channel, folders, lock_in, guard, short_text):
     """The child: everything about one submission."""
     data = bytearray()
     while chunk := os.read(channel, 65536):
@@ -150,13 +151,12 @@ def run(channel, folders, packages, lock_in, guard, short_text):
     except OSError as error:
         report("unavailable", str(error))
         leave(0)
-    kernel = "seccomp" in protections
     signal.signal(signal.SIGPROF, too_long)
     sys.stdout = sys.stderr = sink = Sink(job["output"])
     report("ready")
     # The hook is kept nowhere else, and what it calls is its own, so that submitted code finds neither in a frame.
-    sys.addaudithook(guard((library, *sources[1:]), zones, () if kernel else [name.partition(".")[0] for name in packages],
-                           kernel, reporter(channel), os._exit))
+    sys.addaudithook(guard((library, *sources[1:]), zones, [name.partition(".")[0] for name in job["withheld"]],
+                           "seccomp" in protections, reporter(channel), os._exit))
     compiled = program(job["whole"], job["blocks"])
     if isinstance(compiled, str):
         report("SYNTAX", compiled)
@@ -234,7 +234,8 @@ def outcome_of(error):
                        (RecursionError, "RECURSION"), (SystemExit, "CRASHED")):
         if isinstance(error, kind):
             return name
-    return "RAISED"
+    refused = isinstance(error, PermissionError) and error.errno   # by the kernel, which gives a number
+    return "FORBIDDEN" if refused else "RAISED"
 
 
 if __name__ == "__main__":
