@@ -99,6 +99,28 @@ def test_a_program_in_the_last_message_is_the_answer():
     assert bare[-1].success and play(env, TASK, script(RIGHT))[0].act.code == Do.MALFORMED
 
 
+@pytest.mark.parametrize("text", [
+    f"Now I know it:\n~~~python\n{RIGHT}\n~~~", f"import math, re\n{RIGHT}", f"So:\n@str\n{RIGHT}",
+    f"It is this.\r\nimport numpy as np\r\n{RIGHT}", f"from functools import cache\n@cache\n{RIGHT}",
+    f"```python\nFREE = 3\n```\nand\n```python\n{RIGHT.replace('3', 'FREE')}\n```"])
+def test_where_the_last_message_shows_a_program(text):
+    line = play(env, TASK, script(f"[action] {text}"), knobs(max_turns=1))[0]
+    assert line.act.code == Do.ANSWER and line.success == ("@str" not in text)
+
+
+@pytest.mark.parametrize("text", ["import duties are what I mean. Is there a rate?", "from Monday on, is there a rate?",
+                                  "class of the rate?", "def rate?", "@you what is the rate?"])
+def test_prose_is_no_program(text):
+    assert env.parse(TASK, f"[action] So?\n{text}", None).code in (Do.ASK, Do.CHECK)
+
+
+@pytest.mark.parametrize("fence", ["```python3\n{}\n```", "~~~py\n{}\n~~~", "\ufeff```\n{}",
+                                   "Here:\n\n  ```python\n{}\n  ```\nBye."])
+@pytest.mark.parametrize("form", ["[answer] {}", "I WANT TO ANSWER: {}"])
+def test_a_fence_in_an_answer(fence, form):
+    assert play(env, TASK, script(form.format(fence.format(RIGHT))))[0].success
+
+
 @pytest.mark.parametrize("text, kind, code", [
     ("OUTPUT: What is the rate?", Kind.ACTION, Do.ASK),
     ("Let me think about it. OUTPUT: What is the rate?", Kind.ACTION, Do.ASK),

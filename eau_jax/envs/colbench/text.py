@@ -80,7 +80,10 @@ _WANTS_CODE = re.compile(r"\b(?:write|give|show|send|provide|paste|implement)\b[
 _YES_NO = re.compile(r"\s*(?:so\W+)?(?:is|are|does|do|should|must|can|will|would|shall)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<!\d)[.;!]+|[.;!]+(?!\d)|[?\n]+")
 _VALUE = re.compile(r"[A-Za-z]+|\d+(?:\.\d+)?")
-_PROGRAM = re.compile(r"^[ \t]*(?:def|class|import|from)\s+\w+|```", re.MULTILINE)
+_PROGRAM = re.compile(   # where a program begins; "from" and "import" may begin a line of prose
+    r"^[ \t]*(?:(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(|class[ \t]+\w+[ \t]*[:(]|from[ \t]+[\w.]+[ \t]+import\b"
+    r"|import[ \t]+[\w.]+(?:[ \t]+as[ \t]+\w+|[ \t]*,[ \t]*[\w.]+)*[ \t]*\r?$|@\w[\w.]*(?:\(.*\))?[ \t]*\r?$|~{3})|```",
+    re.MULTILINE)
 _OUTPUT, _ANSWER = "OUTPUT:", "I WANT TO ANSWER:"
 
 
