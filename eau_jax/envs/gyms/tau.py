@@ -11,6 +11,7 @@ tau2-bench's, which equal v1's for nearly every task. User, rules and features a
 """
 
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
@@ -30,13 +31,14 @@ from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.episode import FEATURES, State
 from eau_jax.envs.tau2.evaluate import missing
 from eau_jax.envs.tau2.plan import plan
-from eau_jax.envs.tau2.ruling import described
 from eau_jax.envs.tau2.retail_tools import retail_tools
+from eau_jax.envs.tau2.ruling import described
 from eau_jax.envs.tau2.user import CALLED, Do, first_open
 from eau_jax.envs.tau2.world import world
 
 BESIDE = "tau_*.json"
 LIST, HELP, BAD_SEARCH, FINISH = range(len(Do), len(Do) + 4)    # act codes besides those of `Do`
+OWN = (LIST, HELP, BAD_SEARCH, FINISH)
 SYSTEM = ("You are a customer service agent of {}. Write one of: [search] tools, to see your tools. [search] help. "
           "[action] and words to the user. [answer] and a tool call as JSON, {{\"name\": ..., \"arguments\": {{...}}}}. "
           "Learn who the user is and what they want, do it with the tools, and tell them.")
@@ -102,96 +104,122 @@ def _check_action(action: Any, where: str, domain: str) -> None:
         raise ValueError(f"{where}.kwargs, of {called}: {refused}") from None
 
 
+class _Below:
+    """The tau2-bench worlds below, and each task as its world knows it."""
+
+    def __init__(self, domains: Mapping[str, Domain]):
+        self.domains, self._worlds = domains, {name: world(domain) for name, domain in domains.items()}
+        self._tasks: dict[str, tuple[Any, Task]] = {}
+
+    def of(self, task: Task) -> tuple[Env, Task, Domain]:
+        """The world of a task, the task there, and the domain.
+
+        Raises:
+          ValueError: for a task of a domain that was not loaded.
+        """
+        name = task.id.partition("-")[0]
+        if name not in self.domains:
+            raise ValueError(f"task {task.id!r} is of {name!r}; loaded: {', '.join(self.domains)}")
+        if task.id not in self._tasks or self._tasks[task.id][0] is not task.data:
+            self._tasks[task.id] = (task.data, Task(id=task.id, env="tau2", data=_record(task)))
+        return self._worlds[name], self._tasks[task.id][1], self.domains[name]
+
+    @property
+    def any(self) -> Env:
+        """One of the worlds: knobs and rules are the same in all."""
+        return next(iter(self._worlds.values()))
+
+
 def tau_gym(domains: Mapping[str, Domain]) -> Env:
     """The gym over {"retail": ..., "airline": ...}, as `tau2.data.load` reads them; a task's id names its domain."""
-    below, inner = {name: world(domain) for name, domain in domains.items()}, {}
-
-    def made(task: Task) -> tuple[Env, Task, Domain]:
-        """The world below, the task as that world knows it, and the domain."""
-        if task.id not in inner or inner[task.id][0] is not task.data:
-            inner[task.id] = (task.data, Task(id=task.id, env="tau2", data=_record(task)))
-        name = task.id.partition("-")[0]
-        if name not in domains:
-            raise ValueError(f"task {task.id!r} is of {name!r}; loaded: {', '.join(domains)}")
-        return below[name], inner[task.id][1], domains[name]
+    below = _Below(domains)
 
     def table(tasks: tuple[Task, ...]) -> tuple[tuple[Env, Any], ...]:
-        return tuple((env, env.table((converted,))) for env, converted, _ in map(made, tasks))
+        return tuple((env, env.table((converted,))) for env, converted, _ in map(below.of, tasks))
 
     def reset(table: Any, knobs: Any, index: int, key: Any) -> Gym:
         env, rows = table[int(index)]
         return Gym(task=int(index), turn=0, done=False, stop=0, talk=env.reset(rows, knobs, 0, key))
 
-    def parse(task: Task, text: str, state: Gym | None) -> Act:
-        kind, content = message.split(text)
-        env, converted, _ = made(task)
-        if kind is Kind.SEARCH:
-            word = content.strip().lower().rstrip(".")
-            return message.act(kind, {"tools": LIST, "help": HELP}.get(word, BAD_SEARCH))
-        if kind is Kind.FINISH:
-            return message.act(kind, FINISH)
-        if kind is Kind.ANSWER:
-            request = _request(content)
-            if request is not None:
-                return message.act(kind, Do.CALL).replace(call=json.dumps(request))
-        if kind is Kind.ACTION and content:
-            return env.parse(converted, content, None if state is None else state.talk)
-        return message.act(Kind.MALFORMED, Do.MALFORMED).replace(call=json.dumps(_HELP))
+    def told(name: str) -> Any:
+        return lambda task, mask, seed: getattr(below.of(task)[0], name)(below.of(task)[1], mask, seed)
 
-    def observe(table: Any, knobs: Any, state: Gym, act: Act) -> np.ndarray:
-        env, rows = table[state.task]
-        seen = env.observe(rows, knobs, state.talk, act)
-        seen[FEATURES.index("turn")] = state.turn + 1
-        return seen
-
-    def step(table: Any, knobs: Any, state: Gym, act: Act, reply: Any, key: Any) -> tuple[Gym, TimeStep]:
-        env, rows = table[state.task]
-        code, turn = int(act.code), state.turn + 1
-        if code in (LIST, HELP, BAD_SEARCH, FINISH) and not state.done:
-            name = env.name.removeprefix("tau2_")
-            output, reason = _found(domains[name], code, state.listed), StopReason.COMPLETED if code == FINISH else None
-            state = dataclasses.replace(state, turn=turn, output=output, listed=state.listed or code == LIST)
-            return _limited(knobs, state, _own(code), reason)
-        talk, time_step = env.step(rows, knobs, state.talk, act, reply, key)
-        if state.done:
-            return state, time_step
-        state = dataclasses.replace(state, turn=turn, talk=talk, done=talk.done, stop=talk.stop, output=talk.output)
-        return (state, time_step) if talk.done else _limited(knobs, state, time_step, None)
-
-    def render(task: Task, act: Act, time_step: TimeStep, state: Gym, seed: int) -> str:
-        env, converted, _ = made(task)
-        own = int(act.code) in (LIST, HELP, BAD_SEARCH, FINISH)
-        return state.output if own else env.render(converted, act, time_step, state.talk, seed)
-
-    def score(task: Task, state: Gym, total: float) -> float:
-        return state.talk.outcome.reward if state.talk.outcome else 0.0
-
-    def expert(task: Task, state: Gym, rng: np.random.Generator) -> str:
-        """Makes the gold writes, then says what has to be said. It asks nothing: 16 messages are few."""
-        _, converted, domain = made(task)
-        goals, current = plan(domain, converted).goals, first_open(state.talk.status)
-        for goal, status in zip(goals, state.talk.status):
-            if goal.tool and status < CALLED:
-                return f"[answer] {json.dumps({'name': goal.tool, 'arguments': goal.arguments})}"
-        say = missing(converted.data["evaluation_criteria"], state.talk.said)
-        if say:
-            return f"[action] You wanted to know: {'; '.join(say)}. It is done. Is there anything else?"
-        return f"[action] {REFUSAL if current == 0 and not goals[0].tool else 'It is done. Is there anything else?'}"
-
-    def novice(task: Task, state: Gym, rng: np.random.Generator) -> str:
-        """What the expert does most of the time; else it looks at the tools, chats, refuses or finishes."""
-        others = ("[search] tools", "[action] What is your name?", f"[action] {REFUSAL}", "[finish]",
-                  "[answer] get_user_details: {}")
-        return expert(task, state, rng) if rng.random() < 0.65 else others[int(rng.integers(len(others)))]
-
-    any_world = next(iter(below.values()))
-    told = lambda name: lambda task, mask, seed: getattr(made(task)[0], name)(made(task)[1], mask, seed)
+    part = lambda function: functools.partial(function, below)
     return Env(
-        name="tau", knobs=any_world.knobs.replace(max_turns=np.int32(16)), features=FEATURES, rules=any_world.rules,
-        table=table, reset=reset, observe=observe, step=step,
-        prompt=lambda task: (SYSTEM.format(_WHO[task.id.partition("-")[0]]), task.data["obs"]), parse=parse, render=render,
-        disclosed=told("disclosed"), secrets=told("secrets"), score=score, metric=score, expert=expert, novice=novice,
-        basis=lambda task, knobs, judged: described(made(task)[1], knobs, judged=False), host=True)
+        name="tau", knobs=below.any.knobs.replace(max_turns=np.int32(16)), features=FEATURES, rules=below.any.rules,
+        table=table, reset=reset, observe=_observe, step=part(_step),
+        prompt=lambda task: (SYSTEM.format(_WHO[task.id.partition("-")[0]]), task.data["obs"]), parse=part(_parse),
+        render=part(_render), disclosed=told("disclosed"), secrets=told("secrets"), score=_score, metric=_score,
+        expert=part(_expert), novice=part(_novice),
+        basis=lambda task, knobs, judged: described(below.of(task)[1], knobs, judged=False), host=True)
+
+
+def _parse(below: _Below, task: Task, text: str, state: Gym | None) -> Act:
+    kind, content = message.split(text)
+    env, converted, _ = below.of(task)
+    if kind is Kind.SEARCH:
+        word = content.strip().lower().rstrip(".")
+        return message.act(kind, {"tools": LIST, "help": HELP}.get(word, BAD_SEARCH))
+    if kind is Kind.FINISH:
+        return message.act(kind, FINISH)
+    if kind is Kind.ANSWER:
+        request = _request(content)
+        if request is not None:
+            return message.act(kind, Do.CALL).replace(call=json.dumps(request))
+    if kind is Kind.ACTION and content:
+        return env.parse(converted, content, None if state is None else state.talk)
+    return message.act(Kind.MALFORMED, Do.MALFORMED).replace(call=json.dumps(_HELP))
+
+
+def _observe(table: Any, knobs: Any, state: Gym, act: Act) -> np.ndarray:
+    env, rows = table[state.task]
+    seen = env.observe(rows, knobs, state.talk, act)
+    seen[FEATURES.index("turn")] = state.turn + 1
+    return seen
+
+
+def _step(below: _Below, table: Any, knobs: Any, state: Gym, act: Act, reply: Any, key: Any) -> tuple[Gym, TimeStep]:
+    env, rows = table[state.task]
+    code, turn = int(act.code), state.turn + 1
+    if code in OWN and not state.done:
+        name = env.name.removeprefix("tau2_")
+        output, reason = _found(below.domains[name], code, state.listed), StopReason.COMPLETED if code == FINISH else None
+        state = dataclasses.replace(state, turn=turn, output=output, listed=state.listed or code == LIST)
+        return _limited(knobs, state, _own(code), reason)
+    talk, time_step = env.step(rows, knobs, state.talk, act, reply, key)
+    if state.done:
+        return state, time_step
+    state = dataclasses.replace(state, turn=turn, talk=talk, done=talk.done, stop=talk.stop, output=talk.output)
+    return (state, time_step) if talk.done else _limited(knobs, state, time_step, None)
+
+
+def _render(below: _Below, task: Task, act: Act, time_step: TimeStep, state: Gym, seed: int) -> str:
+    env, converted, _ = below.of(task)
+    return state.output if int(act.code) in OWN else env.render(converted, act, time_step, state.talk, seed)
+
+
+def _score(task: Task, state: Gym, total: float) -> float:
+    return state.talk.outcome.reward if state.talk.outcome else 0.0
+
+
+def _expert(below: _Below, task: Task, state: Gym, rng: np.random.Generator) -> str:
+    """Makes the gold writes, then says what has to be said. It asks nothing: 16 messages are few."""
+    _, converted, domain = below.of(task)
+    goals, current = plan(domain, converted).goals, first_open(state.talk.status)
+    for goal, status in zip(goals, state.talk.status):
+        if goal.tool and status < CALLED:
+            return f"[answer] {json.dumps({'name': goal.tool, 'arguments': goal.arguments})}"
+    say = missing(converted.data["evaluation_criteria"], state.talk.said)
+    if say:
+        return f"[action] You wanted to know: {'; '.join(say)}. It is done. Is there anything else?"
+    return f"[action] {REFUSAL if current == 0 and not goals[0].tool else 'It is done. Is there anything else?'}"
+
+
+def _novice(below: _Below, task: Task, state: Gym, rng: np.random.Generator) -> str:
+    """What the expert does most of the time; else it looks at the tools, chats, refuses or finishes."""
+    others = ("[search] tools", "[action] What is your name?", f"[action] {REFUSAL}", "[finish]",
+              "[answer] get_user_details: {}")
+    return _expert(below, task, state, rng) if rng.random() < 0.65 else others[int(rng.integers(len(others)))]
 
 
 def _record(task: Task) -> dict[str, Any]:
