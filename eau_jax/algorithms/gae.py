@@ -1,4 +1,10 @@
-"""Generalised advantage estimation (Schulman et al. 2016), with a lambda of its own for the critic's targets."""
+"""Generalised advantage estimation (Schulman et al. 2016), with a lambda of its own for the critic's targets.
+
+The gradient is unbiased whatever the critic with gamma and lambda 1, and for any lambda with an exact critic, where the
+value of a step is that of the state before it. Otherwise it is not. In the game of `tests/algorithms/test_bias.py` the
+bias, in units of the gradient's norm, is 2.42 for lambda 0.5 with a random critic; 0.22 for gamma 0.8; and 0.52 for
+lambda 1 under `by_action_end` with a random critic, whose value has seen most of the action that it is subtracted from.
+"""
 
 import chex
 import jax

@@ -8,6 +8,10 @@ where the placeholder overwrites the answer in place, so that no position moves.
 information between the answer and the next action. The last action, and one whose answer is blank, have gain 0. The
 learner measures it with one more forward pass (`learner/counterfactual.py`); here is the mathematics.
 
+It follows another objective than the return, on top of an external advantage that is biased itself. In the game of
+`tests/algorithms/test_bias.py`, in groups of three, the bias is 0.18 of the gradient's norm for `infopo`, little more
+than GRPO's; 0.25 with beta 10; and 0.45 for `infopo_mean`.
+
 Reference: InfoPO, arXiv:2603.00656.
 """
 

@@ -3,6 +3,9 @@
 The standardisation is the config's: `normalise=whiten.over_tokens`, under `by_token`. The KL stays in the loss.
 Its variant with a group baseline is `group.dr_grpo` with the same standardisation.
 
+Unbiased with gamma 1, before the standardisation. Gamma 0.8 biases the gradient by 0.42 of its norm in the game of
+`tests/algorithms/test_bias.py`.
+
 Reference: Hu et al. 2025 (REINFORCE++), arXiv:2501.03262.
 """
 

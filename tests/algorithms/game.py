@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eau_jax.algorithms import infopo
 from eau_jax.core.types import Trajectory
 
 TOKENS, ACTIONS = 6, 2                  # observation, two tokens, observation, two tokens
@@ -74,6 +75,25 @@ def batch(group: int, values: dict | None) -> tuple[Trajectory, np.ndarray]:
     return Trajectory(tokens=zeros.astype(np.int32), length=length[chosen], action_ids=ids[chosen], sampler_logprobs=zeros,
                       rewards=paid[chosen], discounts=discounts[chosen],
                       policy_version=np.zeros((*chosen.shape, ACTIONS), np.int32)), seen[chosen]
+
+
+def gains(group: int) -> np.ndarray:
+    """Information gain of each action in `batch`, f32[10^group, group, A]. The answer to the first action tells the second
+    what the very first token was; without it the second action has its distribution over both."""
+    full = np.asarray(outcome_logprobs(jnp.asarray(LOGITS)), np.float64)             # [10, 4]
+    odds = {outcome: np.exp(row) for outcome, row in zip(OUTCOMES, full, strict=True) if len(outcome) == 4}
+    both = np.array(full)
+    for n, outcome in enumerate(OUTCOMES):
+        if len(outcome) == 4:
+            alike = [odds[(first, *outcome[1:])] for first in (0, 1)]
+            reached = [sum(p[:k].prod() for p in alike) for k in (2, 3, 4)]
+            both[n, 2:] = np.log([reached[1] / reached[0], reached[2] / reached[1]])
+    ids, logprobs = np.full((10, TOKENS), -1, np.int32), np.zeros((2, 10, TOKENS), np.float32)
+    for k in range(4):
+        ids[SAID[:, k], at(k)] = k // 2
+        logprobs[:, :, at(k)] = full[:, k], both[:, k]
+    told = np.asarray(infopo.gains(*logprobs, ids, ACTIONS))                         # [10, A]
+    return told[np.array(list(itertools.product(range(len(OUTCOMES)), repeat=group)))]
 
 
 def at(k: int) -> int:
