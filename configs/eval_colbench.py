@@ -21,9 +21,11 @@ FILE = os.environ.get("EAU_COLBENCH", "")
 
 def plan() -> Plan:
     tasks = (lambda: colbench_tasks.load(FILE)) if FILE else lambda: colbench_tasks.generate("test", 100, 0)
+    executor = Executor()   # Executor(require=("landlock", "seccomp")) runs nothing without the kernel's protections
     return Plan(
         name="colbench-expert",
-        benches=(Bench("colbench", colbench(Executor()), tasks, version="upstream file" if FILE else "eau_jax generator",
-                       files=(FILE,) if FILE else (), knobs={"env.max_turns": 10}),),
+        benches=(Bench("colbench", colbench(executor, executor.basis), tasks,
+                       version="upstream file" if FILE else "eau_jax generator", files=(FILE,) if FILE else (),
+                       knobs={"env.max_turns": 10}),),
         player=lambda: scripted("expert"),
     )

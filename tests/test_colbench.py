@@ -168,6 +168,13 @@ def test_another_executor_can_be_handed_in():
     assert line.reward == 0.25 and seen == [(" x", RIGHT, calls(TASK))]
 
 
+def test_the_basis_of_the_score_names_what_changes_it():
+    said = [colbench(run, run.basis).basis(TASK, None, False) for run in (
+        Executor(), Executor(upstream_compatible=True), Executor(Limits(call_seconds=0.5)))]
+    assert len(set(said)) == 3 and said[0].startswith("share of tests passed; 1 s of processor time a call, 4 s in all, ")
+    assert "upstream's reading and comparison" in said[1] and "0.5 s of processor time a call" in said[2]
+
+
 def _all_replies(task, rng):
     everything = 2 ** len(facts(task))
     for say in Say:

@@ -185,6 +185,7 @@ def test_what_is_missing_is_said(altered, nobody):
     with pytest.raises(ValueError, match="require: not available here: seccomp, which needs Linux on x86_64 or aarch64; "
                                          "user, which needs root. In force: audit hook, limits"):
         replace(mine, require=("limits", "seccomp", "user"))
+    assert mine.basis().endswith("256 MiB; no threads, standard library only")
     threads = "import threading\ndef f():\n    t = threading.Thread(target=print)\n    t.start()"
     for code, what in ((threads, "_thread.start_"), ("import numpy\ndef f(): return 1", "import numpy"),
                        ("def f():\n    import numpy.random", "import numpy")):

@@ -116,6 +116,14 @@ class Executor:
         """
         return process.protections(self.python)
 
+    def basis(self) -> str:
+        """What a score is made of, in words: two evaluations that differ here are not compared."""
+        limits = self.limits
+        said = (f"share of tests passed; {limits.call_seconds:g} s of processor time a call, {limits.cpu_seconds} s in all, "
+                f"{limits.wall_seconds:g} s of wall-clock time, {limits.memory / 2**20:g} MiB")
+        said += "; upstream's reading and comparison" if self.upstream_compatible else ""
+        return said if "seccomp" in self.protections else f"{said}; no threads, standard library only"
+
     def __call__(self, code: str, reference: str, calls: tuple[str, ...]) -> tuple[float, int]:
         """(share of the calls that agree, place of the outcome in `Outcome`), as `envs.colbench` takes it; see `judge`."""
         verdict = self.judge(code, reference, calls)

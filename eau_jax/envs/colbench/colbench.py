@@ -7,7 +7,7 @@ submission ends the task, and Pass is the share of tests, Success all of them.
 """
 
 from importlib import resources
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -220,15 +220,16 @@ def passed(task: Task, state: State, total: float) -> float:
     return float(state.passed)
 
 
-def colbench(execute: Execute) -> Env:
+def colbench(execute: Execute, basis: Callable[[], str] = lambda: "share of tests passed") -> Env:
     """The environment with an executor, for example `clients.executor.Executor()`.
 
     Args:
       execute: (code, reference, calls) -> (share of the calls that agree, number of the outcome); see `Execute`.
+      basis: what a score is made of, for the record of an evaluation; `Executor.basis` says it of that executor.
     """
     return Env(
         name="colbench", knobs=Knobs(), features=FEATURES,
         rules=resources.files("eau_jax.envs").joinpath("rules/colbench.toml").read_text(encoding="utf-8"),
         table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parser(execute),
         render=text.render, disclosed=text.disclosed, secrets=text.secrets, score=passed, metric=passed, expert=text.expert,
-        novice=text.novice, basis=lambda task, knobs, judged: "share of tests passed", slow_parse=True)
+        novice=text.novice, basis=lambda task, knobs, judged: basis(), slow_parse=True)
