@@ -6,6 +6,7 @@ from typing import NamedTuple, Sequence
 
 import numpy as np
 
+from eau_jax import start
 from eau_jax.algorithms import infopo
 from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.core import knobs as knob
@@ -124,6 +125,9 @@ def check(config: Config) -> None:
         except ValueError as error:
             raise ConfigError(f"swap before update {swap.step}: {error}") from None
     make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    if config.model.lora_rank and config.model.make is start.new_model and not config.sft.steps:
+        raise ConfigError(f"model.lora_rank = {config.model.lora_rank} would adapt random weights, whose frozen embedding "
+                          f"lets nothing be learned; give a cold start with --sft.steps, or a trained model in model.folder")
     if config.model.make is None and not Path(config.model.folder, "config.json").is_file():
         raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "
                           f"(config.json, *.safetensors, tokenizer.json) with --model.folder")

@@ -26,7 +26,8 @@ from eau_jax.models.config import ModelConfig
 
 
 def estimate(config: Config, model: ModelConfig) -> dict[str, int]:
-    """Bytes on the fullest device, by what they hold: parameters, optimizer moments, gradients, cache, passes.
+    """Bytes on the fullest device, by what they hold: parameters (with LoRA, the frozen ones once and the adapters of each
+    tower), optimizer moments, cache, and of each pass its gradients and its temporaries (activations, logits).
 
     The sampler and the learner take turns, so the peak is the state plus the larger of cache and passes.
     """
@@ -41,12 +42,14 @@ def estimate(config: Config, model: ModelConfig) -> dict[str, int]:
         "optimizer moments": _bytes([tower.opt_state for tower in trained]),
         "key-value cache": _cache(config, model, made),
     }
+    passes = [0]
     if jax.default_backend() == "cpu":
         made = learner(config, dataclasses.replace(model, param_dtype="float32", compute_dtype="float32"))
     for phase in dict.fromkeys((made.critic.alone, made.critic.together)):
         if phase.towers:
-            bytes_of[f"{phase.name} pass: gradients and temporaries"] = _pass(made, phase, config)
-    passes = [size for name, size in bytes_of.items() if "pass" in name]
+            gradients, temporaries = _pass(made, phase, config)
+            bytes_of |= {f"{phase.name} pass: gradients": gradients, f"{phase.name} pass: temporaries": temporaries}
+            passes.append(gradients + temporaries)
     fixed = sum(size for name, size in bytes_of.items() if "parameters" in name or "moments" in name)
     return bytes_of | {"peak": fixed + max(*passes, bytes_of["key-value cache"])}
 
@@ -56,8 +59,10 @@ def show(config: Config) -> None:
     model = start.architecture(config)
     made, console = learner(config, model), Console()
     state = abstract_state(made)
-    console.print(f"{transformer.parameter_count(model):,} parameters; batch {config.rollout.tasks} x {config.rollout.group} "
-                  f"episodes of up to {config.rollout.max_tokens} tokens; mesh {dict(made.mesh.shape)}", soft_wrap=True)
+    trained = sum(leaf.size for leaf in jax.tree.leaves(state.policy.params))
+    console.print(f"{transformer.parameter_count(model):,} parameters, {trained:,} of the policy trained; batch "
+                  f"{config.rollout.tasks} x {config.rollout.group} episodes of up to {config.rollout.max_tokens} tokens; mesh "
+                  f"{dict(made.mesh.shape)}", soft_wrap=True)
     shapes = Table("policy parameter", "shape", "dtype", "sharding")
     for path, leaf in jax.tree_util.tree_leaves_with_path(state.policy.params):
         shapes.add_row(jax.tree_util.keystr(path, simple=True, separator="."), str(leaf.shape), str(leaf.dtype),
@@ -80,7 +85,7 @@ def _cache(config: Config, model: ModelConfig, made: Learner) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache)) // spread
 
 
-def _pass(made: Learner, phase: Phase, config: Config) -> int:
+def _pass(made: Learner, phase: Phase, config: Config) -> tuple[int, int]:
     """Gradients and temporaries of one micro-batch, as the compiler counts them."""
     shape = (made.micro_rows, made.row_width)
     kinds = {"tokens": np.int32, "positions": np.int32, "segment_ids": np.int32, "action_ids": np.int32,
@@ -93,4 +98,4 @@ def _pass(made: Learner, phase: Phase, config: Config) -> int:
     grads = {name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32, sharding=leaf.sharding),
                                 params[name]) for name in phase.towers}
     compiled = _gradients.lower(made, phase, params, rows, first_generation(config).knobs["rl"], grads).compile()
-    return compiled.memory_analysis().temp_size_in_bytes + _bytes(grads)
+    return _bytes(grads), compiled.memory_analysis().temp_size_in_bytes

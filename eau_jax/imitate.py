@@ -47,7 +47,7 @@ def imitate(parts: Parts, weights: Any, folder: RunFolder, target: Path, watch: 
 
 
 def _learner(parts: Parts) -> Learner:
-    """The run's. Random weights are trained all of them, with LoRA too: under a frozen random embedding nothing is learned."""
+    """The run's. Random weights are all trained, with LoRA too: under a frozen random embedding nothing is learned."""
     if parts.config.model.make is not start.new_model:
         return parts.learner
     return dataclasses.replace(parts.learner, model=dataclasses.replace(parts.model, lora=None))

@@ -40,8 +40,8 @@ def annotate(learner: Learner, state: LearnerState, trajectory: Trajectory,
     old_logprobs = to_batch(logprobs, packing, (P, G, T))
     counterfactual, answered = None, 0
     if learner.advantage.needs_gain:
-        counterfactual, answered = counterfactual_logprobs(learner, critic.weights_of(params, "policy"), trajectory, old_logprobs,
-                                                           knobs["sampler"].temperature)
+        counterfactual, answered = counterfactual_logprobs(learner, critic.weights_of(params, "policy"), trajectory,
+                                                           old_logprobs, knobs["sampler"].temperature)
     annotation, metrics = _estimate(learner, trajectory, old_logprobs, to_batch(values, packing, (P, G, T + 1)),
                                     to_batch(ref_logprobs, packing, (P, G, T)), knobs, counterfactual)
     annotation, metrics = jax.device_get((annotation, metrics))

@@ -26,7 +26,7 @@ from eau_jax.models.config import ModelConfig
 @struct.dataclass(kw_only=True)
 class LearnerState:
     """Everything that training changes, and what it builds on. A tower that the chosen critic does not have holds empty
-    dicts. With LoRA, the params of the towers are adapters to the frozen weights, which policy, critic and reference share."""
+    dicts. With LoRA, the params of the towers are adapters to frozen weights, which policy, critic and reference share."""
 
     step: Array           # [] i32: updates taken, one per batch
     policy: TrainState    # params as of `models.transformer`, or of `models.lora`

@@ -233,7 +233,7 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
 
 
 def _project(layer: Any, config: ModelConfig, name: str, x: Array) -> Array:
-    """x [R, S, E] through a matrix of the layer and, where it has one, its adapter (`lora`): W x + alpha / rank * B (A x)."""
+    """x [R, S, E] through a matrix of the layer and its adapter, if it has one (`lora`): W x + alpha / rank * B (A x)."""
     into = lambda x, weight: linear(x, weight.reshape(x.shape[-1], -1))
     y = into(x, layer[name])
     if f"{name}_a" not in layer:
