@@ -4,6 +4,7 @@ described as JSON."""
 import ast
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
 import traceback
@@ -191,7 +192,7 @@ def placed(path: str) -> str:
 
 
 def describe(value: Any) -> Any:
-    """A config as JSON values for reading: parts by name, functions as module:qualname."""
+    """A config as JSON values for reading: parts by name, functions as module:qualname, with what is bound to them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -200,6 +201,8 @@ def describe(value: Any) -> Any:
         return getattr(value, "name", type(value).__name__)
     if isinstance(value, (list, tuple)):
         return [describe(item) for item in value]
+    if isinstance(value, functools.partial):
+        return {"function": describe(value.func), "with": describe(value.keywords)}
     if isinstance(value, Callable):
         return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
     return value

@@ -122,6 +122,14 @@ def test_the_refill_of_another_filter_is_left_out():
     assert with_algorithm(filling, advantage=group.rloo).rollout.refill == 9
 
 
+def test_what_is_bound_to_a_function_is_recorded():
+    made = [load_method(str(ROOT / "configs" / "methods" / "dr_grpo.py"))(tiny(**{"rollout.max_tokens": size}))
+            for size in (128, 256)]
+    recorded = [describe(config)["algorithm"]["reduction"] for config in made]
+    assert recorded[0] == {"function": "eau_jax.algorithms.reduction:sequence_mean_token_sum_norm",
+                           "with": {"constant": 4 * 2 * 128.0}} and recorded[0] != recorded[1]
+
+
 def test_a_misspelt_knob_of_the_base_is_refused():
     with pytest.raises(ValueError, match="unknown knob 'rl.advantage.gama'; did you mean 'rl.advantage.gamma'"):
         with_algorithm(replace(tiny(), {"knobs": {"rl.advantage.gama": 1.0}}), advantage=group.rloo)
