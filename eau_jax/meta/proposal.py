@@ -14,6 +14,7 @@ from typing import Any, Mapping
 OWNERS = ("user", "env", "rl", "infra", "checker", "policy", "none")
 MOST_BYTES = 65_536   # of a proposal's text
 MOST_CHANGES = 2      # knobs in one proposal
+FIELDS = {"base_generation", "changes", "rules", "task_mix", "diagnosis", "prediction", "ttl_updates", "why"}
 
 
 class ProposalError(ValueError):
@@ -96,14 +97,7 @@ def parse(text: str, id: str, author: str) -> Proposal:
     Raises:
       ProposalError: for text that is too long, is no JSON object, or has a wrong, missing or unknown field.
     """
-    if len(text.encode("utf-8", "replace")) > MOST_BYTES:
-        raise ProposalError(f"the proposal has {len(text)} characters; allowed: {MOST_BYTES} bytes")
-    try:
-        given = json.loads(text, parse_constant=_no_constant)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ProposalError(f"the proposal is not JSON: {error}") from None
-    fields = _object(given, "proposal", {"base_generation", "changes", "rules", "task_mix", "diagnosis", "prediction",
-                                         "ttl_updates", "why"}, {"base_generation", "diagnosis", "prediction"})
+    fields = _object(_read(text), "proposal", FIELDS, {"base_generation", "diagnosis", "prediction"})
     changes = {path: _number(value, f"changes[{path!r}]") for path, value in _mapping(fields.get("changes", {}), "changes").items()}
     mix = {name: _number(value, f"task_mix[{name!r}]", 0, 1) for name, value in
            _mapping(fields.get("task_mix", {}), "task_mix").items()}
@@ -115,6 +109,24 @@ def parse(text: str, id: str, author: str) -> Proposal:
         diagnosis=_diagnosis(fields["diagnosis"]), prediction=_prediction(fields["prediction"]), changes=changes, rules=rules,
         task_mix=mix, ttl_updates=_whole(fields.get("ttl_updates", 10), "ttl_updates", 1, 100),
         why=_text(fields.get("why", ""), "why", 4000))
+
+
+def finding(text: str) -> Diagnosis:
+    """The diagnosis of what was written without any change: its author finds that none is needed, or possible.
+
+    Raises:
+      ProposalError: as `parse`.
+    """
+    return _diagnosis(_object(_read(text), "proposal", FIELDS, {"diagnosis"})["diagnosis"])
+
+
+def _read(text: str) -> Any:
+    if len(text.encode("utf-8", "replace")) > MOST_BYTES:
+        raise ProposalError(f"the proposal has {len(text)} characters; allowed: {MOST_BYTES} bytes")
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ProposalError(f"the proposal is not JSON: {error}") from None
 
 
 def _diagnosis(given: Any) -> Diagnosis:
