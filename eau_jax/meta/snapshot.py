@@ -80,8 +80,8 @@ def build(root: Path, sources: Sources, limits: Limits = Limits()) -> View:
              "knobs/schema.json": _json(schema(sources.knobs)),
              "knobs/current.json": _json({"generation": sources.generation, "step": sources.step,
                                           "values": knob.values(sources.knobs)}),
-             "rules/current.toml": sources.rules, "diagnosis.json": _json(sources.diagnosis),
-             "history.json": _json(list(sources.history))}
+             "rules/current.toml": sources.rules, "rules/features.json": _json(list(sources.env.features)),
+             "diagnosis.json": _json(sources.diagnosis), "history.json": _json(list(sources.history))}
     files |= _episodes(sources, limits) | _pool(sources.pool, limits.pool_bytes)
     for name, text in files.items():
         path = view.folder / name
