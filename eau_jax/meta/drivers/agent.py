@@ -211,7 +211,7 @@ def scrubbed(text: str, secret: str) -> str:
 def version(binary: Path) -> str:
     """What the program says of its version; "" when it does not."""
     job = process.Job([str(binary), "--version"], {"PATH": os.defpath, "HOME": "/nonexistent"}, Path("/"),
-                      read=[binary.parent], write=[], ports=[], seconds=20, idle_seconds=20, output=10_000)
+                      read=[binary.resolve().parent], write=[], ports=[], seconds=20, idle_seconds=20, output=10_000)
     return next(iter(process.run(job).lines), "")[:100]
 
 
