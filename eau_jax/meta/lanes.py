@@ -79,7 +79,8 @@ def lanes(simulator: Simulator, size: int) -> Lanes:
 
 def recorded_act(record: Mapping[str, Any]) -> Act:
     """The act of a turn of episodes/<step>.jsonl."""
-    act = message.act(Kind[record["kind"]], record["code"], record["mask"], tuple(record["values"]))
+    values = tuple(np.nan if value is None else value for value in record["values"])   # JSON has no nan
+    act = message.act(Kind[record["kind"]], record["code"], record["mask"], values)
     return act.replace(flags=np.int32(record["flags"]))
 
 

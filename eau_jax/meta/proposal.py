@@ -124,7 +124,7 @@ def _read(text: str) -> Any:
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise ProposalError(f"the proposal has {len(text)} characters; allowed: {MOST_BYTES} bytes")
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_int=_integer)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ProposalError(f"the proposal is not JSON: {error}") from None
 
@@ -201,6 +201,12 @@ def _whole(given: Any, name: str, low: int, high: int) -> int:
 
 def _no_constant(name: str) -> float:
     raise ProposalError(f"the proposal contains {name}; give a number")
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20:
+        raise ProposalError(f"the proposal contains a number of {len(text)} digits; give a shorter one")
+    return int(text)
 
 
 def _shown(value: Any) -> str:
