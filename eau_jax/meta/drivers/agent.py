@@ -25,6 +25,7 @@ from eau_jax.meta.proposer import Budget, Proposer, View
 TRANSCRIPT = "transcript.jsonl"   # beside view/
 OUTPUT_BYTES = 32 * 2**20
 IDLE_SECONDS = 300.0
+NO_KEY = "none"                   # for a server that wants none, where a program insists on one
 PROMPT = ("Read SKILL.md in the current folder and do what it says. You have {seconds:.0f} seconds and may hand in at most "
           "{proposals} proposals.")
 
@@ -56,7 +57,7 @@ class Program(NamedTuple):
     read: Callable[[Sequence[str]], Outcome]           # lines of standard output; unknown events are passed over
     spent: Callable[[str], tuple[str, int]]            # one line: (message id, tokens of that message)
     key: str                           # environment variable that holds the API key
-    base_url: str                      # of the API; "": the program's own
+    base_url: str                      # of the API; "": the program's own, which wants a key
 
 
 def proposer(program: Program, idle_seconds: float = IDLE_SECONDS) -> Proposer:
@@ -75,13 +76,16 @@ def _round(program: Program, view: View, budget: Budget, idle_seconds: float) ->
     binary = program.find()
     if binary is None:
         return Batch("agent_error", agent={"name": program.name}, problem=program.missing)
+    secret = os.environ.get(program.key, "")
+    if not (secret or program.base_url):
+        return Batch("agent_error", agent={"name": program.name}, problem=f"the environment variable {program.key} is not set: it "
+                     f"holds the key of the API that {program.name} talks with")
     before = snapshot.manifest(view.folder)
     serve(view)
     launch = program.launch(binary, view, budget)
     (view.home / "tmp").mkdir(exist_ok=True)
-    secret = os.environ.get(program.key, "") if program.key else ""
     environment = {"PATH": os.defpath, "HOME": str(view.home), "TMPDIR": str(view.home / "tmp"), "LANG": "C.UTF-8",
-                   **launch.environment} | ({program.key: secret} if secret else {})
+                   program.key: secret if secret else NO_KEY, **launch.environment}
     end = process.run(process.Job(
         launch.command, environment, launch.folder, read=[view.folder, view.root / "server", *_own(), *launch.read],
         write=[view.inbox, view.home], ports=ports(program.base_url), seconds=budget.seconds,
