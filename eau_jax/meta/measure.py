@@ -1,0 +1,253 @@
+"""Numbers of one update, counted over its episode records: what the detectors of `signals.py` read beside the metrics.
+
+Nothing hidden is needed: what a user may have leaked or made up is found by comparing the episodes of a task, which share its
+values, and the tasks of a batch, which do not. Every name begins with "meta/"; nan where nothing could be counted.
+"""
+
+import collections
+import math
+import re
+from typing import Any, Iterable, Mapping, Sequence
+
+import numpy as np
+
+Record = Mapping[str, Any]      # one line of episodes/<step>.jsonl, as of `rollout.collect.to_record`
+
+RECENT = 3                      # turns: an episode that learned something in its last ones was progressing
+DECLINED = 3                    # refusals in a row that make a user stonewalling
+MODEST = 2                      # slots that one message may ask for and be entitled to an answer
+EARLY = 3                       # turns up to which no user has lost patience yet
+AT_ONCE = 2                     # turns in which nobody has reason to help out unasked
+SOLVED = 0.95                   # score from which an episode counts as all but solved
+NOTHING = 0.05                  # score up to which it counts as nothing done
+MOST_WORDS = 8                  # in a value that is looked for in texts
+LENGTHS = (4, 7, 11, 17, 29)    # words of a reply: edges of the bins whose shares are "meta/reply_words_<k>"
+POLITE = frozenset("thanks thank please sorry welcome glad happy appreciate".split())
+SAME_WORDS = ("symbolic", "draft", "tool", "none")      # replies whose words are the environment's own
+_EMPTY = frozenset("none other others either neither both sure maybe that this with what when more less".split())
+_WORD = re.compile(r"[^\W_]+")
+_ROLE = re.compile(r"<think>|<tool_call>|^\s*\[(action|answer|search|finish)\]", re.IGNORECASE)
+
+
+def measure(records: Sequence[Record], step: int) -> dict[str, float]:
+    """Of the episodes of update `step`; rates are shares in [0, 1] over usable episodes unless another unit is named.
+
+      coverage              usable episodes among all
+      group_std             mean over groups of the score's standard deviation
+      unsolved_groups, solved_groups       groups of one score, below or from 0.5 on, among groups of at least two
+      truncated, truncated_progressing, truncated_stuck    cut by a limit of turns or tokens; with or without something new
+                                           in the last 3 turns
+      turn_limit            turns after which episodes were cut
+      success_turns_p50, success_turns_p90 of the turns of successful episodes
+      near_miss             failures whose score is all but a success's, among failures
+      unearned              successes without a score, or of nothing but the agent's ending it, among successes
+      return_rank           rank-biserial correlation of return and success, in [-1, 1]: 1 where each success has more
+      unsolicited           slots that the user told though the message named others, or none in the first 2 turns, per episode
+      stonewalled           episodes in which 3 fair questions in a row, or more, got nothing
+      premature_stop        episodes that the user left while he was asked something new, or within 3 turns
+      leaks                 user turns that tell a value of the task that was not disclosed
+      invented              user turns that tell a value of another task, or not the value that they were to tell
+      role_flip             user turns that speak as an agent does
+      tool_differs, outcome_differs        repetitions of the same history whose reply, or reward and ending, is not the same
+      degenerate            agent turns that are unreadable, empty, cut off or repeat the turn before
+      version_lag           updates by which the oldest sampled turn was behind, 0 at best
+      user_gap, user_gap_se success of episodes mostly worded by a model less that of the others, and its standard error
+      reply_words_<k>, reply_polite, reply_question        of a model's replies that tell one value
+    """
+    usable = [record for record in records if record["stop"] != "infra_error"]
+    out = {"coverage": len(usable) / len(records) if records else math.nan}
+    out |= _groups(usable) | _endings(usable) | _users(usable) | _words(usable) | _repetitions(usable) | _sources(usable)
+    out["degenerate"] = _degenerate(usable)
+    versions = [turn["policy_version"] for record in usable for turn in record["turns"]]
+    out["version_lag"] = float(step - 1 - min(versions)) if versions else math.nan
+    return {f"meta/{name}": float(value) for name, value in out.items()}
+
+
+def _groups(usable: Sequence[Record]) -> dict[str, float]:
+    scores = collections.defaultdict(list)
+    for record in usable:
+        scores[record["task"]].append(record["score"])
+    groups = [group for group in scores.values() if len(group) > 1]
+    same = [np.mean(group) for group in groups if max(group) - min(group) < 1e-6]
+    share = (lambda count: count / len(groups)) if groups else (lambda count: math.nan)
+    return {"group_std": _mean(np.std(group) for group in groups),
+            "unsolved_groups": share(sum(mean < 0.5 for mean in same)), "solved_groups": share(sum(mean >= 0.5 for mean in same))}
+
+
+def _endings(usable: Sequence[Record]) -> dict[str, float]:
+    cut = [record for record in usable if record["stop"] in ("max_turns", "max_tokens")]
+    progress = sum(_progressing(record) for record in cut)
+    wins = [record for record in usable if record["success"]]
+    losses = [record for record in usable if not record["success"]]
+    lengths = [len(record["turns"]) for record in wins]
+    count = max(len(usable), 1)
+    return {
+        "truncated": len(cut) / count, "truncated_progressing": progress / count, "truncated_stuck": (len(cut) - progress) / count,
+        "turn_limit": max((len(record["turns"]) for record in cut), default=math.nan),
+        "success_turns_p50": np.percentile(lengths, 50) if lengths else math.nan,
+        "success_turns_p90": np.percentile(lengths, 90) if lengths else math.nan,
+        "near_miss": _mean(record["score"] >= SOLVED for record in losses),
+        "unearned": _mean(record["score"] <= NOTHING or all(turn["act"]["kind"] in ("FINISH", "MALFORMED")
+                                                            for turn in record["turns"]) for record in wins),
+        "return_rank": _rank([record["return"] for record in wins], [record["return"] for record in losses])}
+
+
+def _progressing(record: Record) -> bool:
+    """Whether one of the last turns was told something new, was rewarded, or was a new message that was answered."""
+    told, said, new = 0, set(), []
+    masks = any(turn["act"]["disclosed"] for turn in record["turns"])
+    for turn in record["turns"]:
+        act = turn["act"]
+        fresh = turn["agent"] not in said and act["reply"] == "ANSWER" and not turn["parse_failed"]
+        new.append(bool(act["disclosed"] & ~told) or turn["reward"] > 0 or (not masks and fresh))
+        told |= act["disclosed"]
+        said.add(turn["agent"])
+    return any(new[-RECENT:])
+
+
+def _rank(wins: Sequence[float], losses: Sequence[float]) -> float:
+    """P(a success has more) less P(it has less); nan with fewer than 5 of either."""
+    if min(len(wins), len(losses)) < 5:
+        return math.nan
+    difference = np.subtract.outer(wins, losses)
+    return float((difference > 0).mean() - (difference < 0).mean())
+
+
+def _users(usable: Sequence[Record]) -> dict[str, float]:
+    """What the user decided. Where he tells slots that messages named, a fair question names one or two that were not told
+    yet; elsewhere it is any readable action or search that was not said before in the episode."""
+    slots = any(turn["act"]["mask"] & turn["act"]["disclosed"] for record in usable for turn in record["turns"])
+    unsolicited, walls, early = 0, 0, 0
+    for record in usable:
+        told, run, longest, said, question = 0, 0, 0, set(), False
+        for place, turn in enumerate(record["turns"]):
+            act, new = turn["act"], turn["act"]["disclosed"] & ~told
+            fresh = act["mask"] & ~told if slots else int(act["kind"] in ("ACTION", "SEARCH") and turn["agent"] not in said)
+            question = bool(fresh) and not turn["parse_failed"]
+            if act["kind"] == "ACTION" and turn["spoke"] not in ("tool", "none") and (act["mask"] or place < AT_ONCE):
+                unsolicited += (new & ~act["mask"]).bit_count()
+            fair = question and (not slots or act["mask"].bit_count() <= MODEST)
+            if fair and not new and act["reply"] in ("WITHHOLD", "CLARIFY"):
+                run += 1
+            elif new or (fair and act["reply"] == "ANSWER"):
+                run = 0
+            longest = max(longest, run)
+            told |= act["disclosed"]
+            said.add(turn["agent"])
+        walls += longest >= DECLINED
+        early += record["stop"] == "user_left" and (question or len(record["turns"]) <= EARLY)
+    count = len(usable) if usable else math.nan
+    return {"unsolicited": unsolicited / count, "stonewalled": walls / count, "premature_stop": early / count}
+
+
+def _words(usable: Sequence[Record]) -> dict[str, float]:
+    """What the user said, against what he was allowed to say."""
+    owners, literal = collections.defaultdict(set), set()
+    for record in usable:
+        for turn in record["turns"]:
+            reply = _padded(turn["reply"])
+            for value in map(_padded, turn.get("told", ())):
+                if _tells(value):
+                    owners[value.strip()].add(record["task"])
+                    literal |= {value.strip()} if value in reply else set()
+    heard = leaks = invented = flips = polite = questions = 0
+    lengths: list[int] = []
+    for record in usable:
+        known = _held(f"{record.get('system', '')} {record.get('opening', '')}", owners)
+        told = 0
+        for turn in record["turns"]:
+            values = {_padded(value).strip() for value in turn.get("told", ())}
+            known |= _held(turn["agent"], owners) | _held(" ".join(values), owners) | values
+            if turn["spoke"] not in ("tool", "none"):
+                heard += 1
+                stated = _held(turn["reply"], owners)
+                foreign = stated - known
+                own = any(record["task"] in owners[value] for value in foreign)
+                missing = {value for value in values & literal if f" {value} " not in _padded(turn["reply"])}
+                leaks += turn["leaked"] or own
+                invented += not own and bool(foreign or missing)
+                flips += bool(_ROLE.search(turn["reply"]))
+                if turn["spoke"] not in SAME_WORDS and (turn["act"]["disclosed"] & ~told).bit_count() <= 1 and (
+                        turn["act"]["reply"] == "ANSWER"):
+                    words = _WORD.findall(turn["reply"].casefold())
+                    lengths.append(len(words) - sum(len(value.split()) for value in values))
+                    polite, questions = polite + bool(POLITE & set(words)), questions + ("?" in turn["reply"])
+                known |= stated
+            told |= turn["act"]["disclosed"]
+    per, said = (lambda count, of: count / of if of else math.nan), len(lengths)
+    bins = np.bincount(np.searchsorted(LENGTHS, lengths, side="right"), minlength=len(LENGTHS) + 1)
+    return {"leaks": per(leaks, heard), "invented": per(invented, heard), "role_flip": per(flips, heard),
+            "reply_polite": per(polite, said), "reply_question": per(questions, said),
+            **{f"reply_words_{k}": per(count, said) for k, count in enumerate(bins.tolist())}}
+
+
+def _tells(value: str) -> bool:
+    """Whether a value is one that no reply holds by chance."""
+    words = value.split()
+    text = " ".join(words)
+    return len(words) <= MOST_WORDS and text not in _EMPTY and (len(text) >= 4 or (len(text) >= 2 and any(map(str.isdigit, text))))
+
+
+def _held(text: str, values: Iterable[str]) -> set[str]:
+    """The values that a text holds as whole words."""
+    words = _WORD.findall(text.casefold())
+    grams = (" ".join(words[first:first + size]) for size in range(1, MOST_WORDS + 1) for first in range(len(words) - size + 1))
+    return {gram for gram in grams if gram in values}
+
+
+def _padded(text: str) -> str:
+    """" word word ", lower case."""
+    return f" {' '.join(_WORD.findall(str(text).casefold()))} "
+
+
+def _repetitions(usable: Sequence[Record]) -> dict[str, float]:
+    """Episodes of a task whose agent acts and user decisions were the same so far must see the same happen. What answers end
+    an episode with, and rewards, are the checker's; the rest is the tools'."""
+    seen: dict[Any, Any] = {}
+    pairs = collections.Counter()
+    for record in usable:
+        history: tuple = (record["task"], record["generation"])
+        for place, turn in enumerate(record["turns"]):
+            act, last = turn["act"], place == len(record["turns"]) - 1
+            tool = turn["spoke"] == "tool"
+            history += ((act["kind"], act["code"], act["mask"], tuple(act["values"]), act["flags"], act["reply"],
+                         turn["agent"] if tool else ""),)
+            ends = last and record["stop"] not in ("max_turns", "max_tokens")
+            judged = act["kind"] == "ANSWER" or ends
+            told = (act["response"], act["disclosed"], turn["reply"] if tool else "")
+            scored = (round(turn["reward"], 4), ends and record["success"], record["stop"] if ends else "")
+            for name, what in (("outcome" if judged else "tool", told), ("outcome", scored)):
+                before = seen.setdefault((history, name, what is told), what)
+                pairs[name] += before is not what
+                pairs[f"{name} differs"] += before != what
+    return {f"{name}_differs": pairs[f"{name} differs"] / pairs[name] if pairs[name] else math.nan for name in ("tool", "outcome")}
+
+
+def _sources(usable: Sequence[Record]) -> dict[str, float]:
+    """Success with a model's words against success with the environment's own, where a mixture has both."""
+    model, own = [], []
+    for record in usable:
+        spoke = [turn["spoke"] for turn in record["turns"] if turn["spoke"] not in ("tool", "none")]
+        share = _mean(who not in SAME_WORDS for who in spoke)
+        (model if share >= 0.5 else own if spoke else []).append(bool(record["success"]))
+    if min(len(model), len(own)) < 8:
+        return {"user_gap": math.nan, "user_gap_se": math.nan}
+    error = math.sqrt(sum((np.mean(side) * (1 - np.mean(side)) + 0.25 / len(side)) / len(side) for side in (model, own)))
+    return {"user_gap": float(np.mean(model) - np.mean(own)), "user_gap_se": error}
+
+
+def _degenerate(usable: Sequence[Record]) -> float:
+    """Share of the agent's turns."""
+    flags = []
+    for record in usable:
+        before = None
+        for turn in record["turns"]:
+            text = turn["agent"].strip()
+            flags.append(turn["parse_failed"] or turn.get("ended") == "length" or not text or text == before)
+            before = text
+    return _mean(flags)
+
+
+def _mean(values: Iterable[Any]) -> float:
+    values = [float(value) for value in values]
+    return sum(values) / len(values) if values else math.nan
