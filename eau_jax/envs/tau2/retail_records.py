@@ -67,23 +67,25 @@ class Shared:
 
 @struct.dataclass(kw_only=True)
 class Fixed:
-    item: Array         # [ORDERS, ITEMS] i32: at the start; NONE where there is none
+    item: Array         # [ORDERS, ITEMS] i16: at the start; NONE where there is none
     amount: Array       # [ORDERS] i32 cents paid
-    payer: Array        # [ORDERS] i32: the method that paid
+    payer: Array        # [ORDERS] i8: the method that paid
     gift: Array         # [METHODS] bool: a gift card
     methods: Array      # [] i32: how many
 
 
 @struct.dataclass(kw_only=True)
 class Records:
-    status: Array       # [ORDERS] i32, a Status
+    """Short integers: the state is what a step of thousands of conversations moves through memory."""
+
+    status: Array       # [ORDERS] i8, a Status
     address: Array      # [ORDERS] i32: digest
-    paid: Array         # [ORDERS] i32: the method that has paid instead of the first; NONE
-    method: Array       # [ORDERS] i32: for the difference, or the refund of a return; NONE
+    paid: Array         # [ORDERS] i8: the method that has paid instead of the first; NONE
+    method: Array       # [ORDERS] i8: for the difference, or the refund of a return; NONE
     cents: Array        # [ORDERS] i32: that difference
-    rows: Array         # [ORDERS] i32: mask of the items that were changed or go back
-    chosen: Array       # [ORDERS, ITEMS] i32: what a pending order holds; of an exchange the new items, ascending
-    look: Array         # [ORDERS] i32: whose price and options the changed items have; NONE: each its own
+    rows: Array         # [ORDERS] i8: mask of the items that were changed or go back
+    chosen: Array       # [ORDERS, ITEMS] i16: what a pending order holds; of an exchange the new items, ascending
+    look: Array         # [ORDERS] i16: whose price and options the changed items have; NONE: each its own
     balance: Array      # [METHODS] i32 cents on gift cards
     home: Array         # [] i32: digest of the customer's own address
 
@@ -98,10 +100,10 @@ class Catalogue(NamedTuple):
 
 
 def catalogue(domain: Domain) -> Catalogue:
-    """Raises ValueError for a product with more than VARIANTS variants."""
+    """Raises ValueError for a product with more than VARIANTS variants, or more products than item numbers."""
     products = list(domain.base["products"].values())
-    if max(len(product["variants"]) for product in products) > VARIANTS:
-        raise ValueError(f"a product has more than {VARIANTS} variants")
+    if max([len(product["variants"]) for product in products] + [0]) > VARIANTS or len(products) * VARIANTS > 2**15:
+        raise ValueError(f"expected at most {2**15 // VARIANTS} products with {VARIANTS} variants each, found more")
     item_ids = {variant: VARIANTS * place + each for place, product in enumerate(products)
                 for each, variant in enumerate(product["variants"])}
     places = [record["address"] for table in ("users", "orders") for record in domain.base[table].values()]
@@ -189,8 +191,9 @@ def arrays(domain: Domain, here: Row, goods: Catalogue) -> tuple[Fixed, Records]
             or here.start.changed != NOTHING):
         raise ValueError(f"task {here.task.id!r}: expected at most {ORDERS} orders, {ITEMS} items in one and {METHODS} "
                          "payment methods, and no set-up of records; play it in tau2.world")
-    item, ints = np.full((ORDERS, ITEMS), NONE, np.int32), lambda fill: np.full(ORDERS, fill, np.int32)
-    amount, payer, status, address = ints(0), ints(NONE), ints(Status.PROCESSED), ints(0)
+    room = lambda fill, of: np.full(ORDERS, fill, of)
+    item, status = np.full((ORDERS, ITEMS), NONE, np.int16), room(Status.PROCESSED, np.int8)
+    amount, address, payer = room(0, np.int32), room(0, np.int32), room(NONE, np.int8)
     for row, order in enumerate(orders):
         item[row, :len(order["items"])] = [goods.item_ids[each["item_id"]] for each in order["items"]]
         amount[row] = _cents(order["payment_history"][0]["amount"])
@@ -200,8 +203,8 @@ def arrays(domain: Domain, here: Row, goods: Catalogue) -> tuple[Fixed, Records]
     for place, method in enumerate(user["payment_methods"].values()):
         gift[place], balance[place] = method["source"] == "gift_card", _cents(method.get("balance", 0))
     fixed = Fixed(item=item, amount=amount, payer=payer, gift=gift, methods=np.int32(len(methods)))
-    return fixed, Records(status=status, address=address, paid=ints(NONE), method=ints(NONE), cents=ints(0), rows=ints(0),
-                          chosen=item, look=ints(NONE), balance=balance, home=np.int32(digest(user["address"])))
+    return fixed, Records(status=status, address=address, paid=room(NONE, np.int8), method=room(NONE, np.int8),
+                          cents=room(0, np.int32), rows=room(0, np.int8), chosen=item, look=room(NONE, np.int16), balance=balance, home=np.int32(digest(user["address"])))
 
 
 def records(view: View, here: Row, at: Records, goods: Catalogue) -> Changed:

@@ -49,8 +49,8 @@ def write(table: Shared, fixed: Fixed, at: Records, knobs: Knobs, act: Act) -> t
     code, value = act.code, act.values.astype(jnp.int32)
     row, method = value[0], value[1]
     order = jnp.clip(row, 0, ORDERS - 1)
-    item, payer = jnp.asarray(fixed.item)[order], jnp.asarray(fixed.payer)[order]
-    status, paid, amount = at.status[order], at.paid[order], jnp.asarray(fixed.amount)[order]
+    item, payer, amount = (jnp.asarray(x)[order].astype(jnp.int32) for x in (fixed.item, fixed.payer, fixed.amount))
+    status, paid = (x[order].astype(jnp.int32) for x in (at.status, at.paid))
     gift, balance = (jnp.asarray(x)[jnp.clip(method, 0, METHODS - 1)] for x in (fixed.gift, at.balance))
     pending, delivered = status == Status.PENDING, status == Status.DELIVERED
     pairs = _read(table, item, value)
@@ -78,18 +78,17 @@ def write(table: Shared, fixed: Fixed, at: Records, knobs: Knobs, act: Act) -> t
     back = jnp.where(paid == NONE, once, 2 * once + twice)    # a refund in the history is refunded again, as upstream
     change = (jnp.where(cancels, amount * back, 0) - jnp.where(changes, pairs.cents * (methods == method), 0)
               + jnp.where(pays, amount * (once - (methods == method)), 0))
-    after = at.replace(
+    return at.replace(
         status=put(at.status, (cancels, Status.UNNEEDED + method), (exchanges, Status.EXCHANGE), (changes, Status.MODIFIED),
                    (returns, Status.RETURN)),
         address=put(at.address, (does[Write.ADDRESS], act.mask)), paid=put(at.paid, (pays, method)),
         method=put(at.method, (exchanges | changes | returns, method)),
         cents=put(at.cents, (exchanges | changes, pairs.cents)),
         rows=put(at.rows, (exchanges | returns, pairs.mask), (changes, touched)),
-        chosen=jnp.where(here[:, None] & (exchanges | changes), chosen[None], at.chosen),
+        chosen=jnp.where(here[:, None] & (exchanges | changes), chosen[None].astype(jnp.int16), at.chosen),
         look=put(at.look, (changes & (knobs.last_item_wins != 0), last)),
         balance=at.balance + jnp.where(jnp.asarray(fixed.gift), change, 0),
-        home=jnp.where(does[Write.HOME], act.mask, at.home))
-    return after, failed
+        home=jnp.where(does[Write.HOME], act.mask, at.home)), failed
 
 
 def _read(table: Shared, item: Array, value: Array) -> _Pairs:
@@ -119,5 +118,5 @@ def _swapped(item: Array, pairs: _Pairs) -> tuple[Array, Array]:
 
 def _where(here: Array, old: Array, cases: tuple[tuple[Array, Array | int], ...]) -> Array:
     for condition, new in cases:
-        old = jnp.where(here & condition, jnp.asarray(new, jnp.int32), old)
+        old = jnp.where(here & condition, jnp.asarray(new, old.dtype), old)
     return old
