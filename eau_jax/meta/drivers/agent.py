@@ -6,6 +6,7 @@ failure. Everything else is a batch without texts and with the reason.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -93,7 +94,7 @@ def _round(program: Program, view: View, budget: Budget, idle_seconds: float) ->
     end = end._replace(lines=tuple(scrubbed(line, secret) for line in end.lines), errors=scrubbed(end.errors, secret))
     digest = _keep(view, end)
     shutil.rmtree(view.home, ignore_errors=True)
-    facts = {"version": version(binary), "isolation": process.protections(), "transcript_sha256": digest}
+    facts = {"version": version(binary, binary.stat().st_mtime), "isolation": process.protections(), "transcript_sha256": digest}
     batch = conclude(program, end, view, budget, before)
     return dataclasses.replace(batch, agent={**batch.agent, **facts})
 
@@ -212,8 +213,9 @@ def scrubbed(text: str, secret: str) -> str:
     return text.replace(secret, "[secret]") if secret else text
 
 
-def version(binary: Path) -> str:
-    """What the program says of its version; "" when it does not."""
+@functools.lru_cache
+def version(binary: Path, changed: float) -> str:
+    """What the program, last `changed` at that time, says of its version; "" when it does not."""
     job = process.Job([str(binary), "--version"], {"PATH": os.defpath, "HOME": "/nonexistent"}, Path("/"),
                       read=[binary.resolve().parent], write=[], ports=[], seconds=20, idle_seconds=20, output=10_000)
     return next(iter(process.run(job).lines), "")[:100]
