@@ -1,7 +1,7 @@
 """A few episodes under a change, kept out of the gradient, against as many without it on the same tasks.
 
-They show what breaks, not what is better: with 64 episodes a side and a success rate of 0.4, a difference below 0.22 is missed
-in one case of five. What a change is worth is judged later, by `watch`.
+They show what breaks, not what is better: with 64 episodes a side and a success rate of 0.4, a difference of 0.22 is
+missed in one case of five. What a change is worth is judged later, by `watch`.
 """
 
 from typing import Iterable, Mapping, Sequence
@@ -33,8 +33,9 @@ def compare(canary: Sequence[Episode], control: Sequence[Episode]) -> Stage:
     covered = {name: len(usable[name]) / max(len(sides[name]), 1) for name in sides}
     numbers: dict[str, float] = {"tasks": float(len(both))} | {f"{name}_usable": share for name, share in covered.items()}
     if min(covered.values()) < COVERAGE or covered["canary"] < covered["control"] - INFRA:
-        return Stage("canary", None, f"{covered['canary']:.0%} of the canary's and {covered['control']:.0%} of the control's "
-                     f"episodes are usable; needed: {COVERAGE:.0%}, and the canary's at most {INFRA:.0%} lower", numbers)
+        return Stage("canary", None, f"{covered['canary']:.0%} of the canary's and {covered['control']:.0%} of the "
+                     f"control's episodes are usable; needed: {COVERAGE:.0%}, and the canary's at most {INFRA:.0%} lower",
+                     numbers)
     found = {name: _rates(side) for name, side in usable.items()}
     numbers |= {f"{name}_{what}": value for name, rates in found.items() for what, value in rates.items()}
     complaints = _risen(found, len(usable["canary"]))
@@ -43,15 +44,16 @@ def compare(canary: Sequence[Episode], control: Sequence[Episode]) -> Stage:
     if gap < -max(SUCCESS, ERRORS * error):
         complaints.append(f"success is {-gap:.2f} lower than the control's; allowed: {max(SUCCESS, ERRORS * error):.2f}")
     if found["canary"]["turns"] < TURNS * found["control"]["turns"] and gap <= 0:
-        complaints.append(f"episodes have {found['canary']['turns']:.1f} turns instead of {found['control']['turns']:.1f} and "
-                          f"succeed no more often; allowed: {TURNS:.0%} of the control's")
+        complaints.append(f"episodes have {found['canary']['turns']:.1f} turns instead of {found['control']['turns']:.1f} "
+                          f"and succeed no more often; allowed: {TURNS:.0%} of the control's")
     return verdict("canary", complaints, numbers)
 
 
 def _rates(episodes: Sequence[Episode]) -> dict[str, float]:
     turns = [turn for episode in episodes for turn in episode.turns]
     broken = (StopReason.PARSE_ERROR, StopReason.TOOL_ERROR)
-    return {"success": _mean(episode.success for episode in episodes), "turns": _mean(len(episode.turns) for episode in episodes),
+    return {"success": _mean(episode.success for episode in episodes),
+            "turns": _mean(len(episode.turns) for episode in episodes),
             "parse_error_rate": _mean(turn.parse_failed for turn in turns),
             "broken_rate": _mean(episode.stop in broken for episode in episodes),
             "leak_rate": _mean(turn.leaked for turn in turns if turn.spoke not in ("none", "tool"))}
@@ -60,11 +62,12 @@ def _rates(episodes: Sequence[Episode]) -> dict[str, float]:
 def _risen(found: Mapping[str, Mapping[str, float]], count: int) -> list[str]:
     complaints = []
     for what, words, room in (("parse_error_rate", "unreadable messages", PARSE),
-                              ("broken_rate", "episodes ended by errors", BROKEN), ("leak_rate", "replies that leak", LEAKS)):
+                              ("broken_rate", "episodes ended by errors", BROKEN),
+                              ("leak_rate", "replies that leak", LEAKS)):
         before, after = found["control"][what], found["canary"][what]
         allowed = before + max(room, ERRORS * (before * (1 - before) / count) ** 0.5)
         if after > allowed:
-            complaints.append(f"the share of {words} is {after:.3f}, without the change {before:.3f}; allowed: {allowed:.3f}")
+            complaints.append(f"the share of {words} is {after:.3f}, the control's {before:.3f}; allowed: {allowed:.3f}")
     return complaints
 
 

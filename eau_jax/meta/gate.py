@@ -55,7 +55,7 @@ class Context:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What became of a proposal's text."""
+    """What became of a proposal's text. One that is refused holds nothing that could be adopted."""
 
     proposal: Proposal | None          # None: it could not be read
     stages: tuple[Stage, ...]
@@ -68,7 +68,7 @@ class Decision:
     @property
     def accepted(self) -> bool:
         """It may be tried on canary episodes. What could not be told refuses nothing."""
-        return self.proposal is not None and all(stage.passed is not False for stage in self.stages)
+        return all(stage.passed is not False for stage in self.stages)
 
     @property
     def reason(self) -> str:
@@ -94,12 +94,14 @@ def gate(text: str, context: Context, *, id: str, author: str) -> Decision:
             return Decision(proposal, tuple(stages))
     candidate = Settings(knob.patch(context.current.knobs, proposal.changes), proposal.rules or context.current.rules)
     stages += behaviour(candidate, context)
+    if any(stage.passed is False for stage in stages):
+        return Decision(proposal, tuple(stages))
     return Decision(proposal, tuple(stages), proposal.changes, proposal.rules, proposal.task_mix, _moves(proposal, context),
                     bool(_paid(context, candidate)))
 
 
 def behaviour(candidate: Settings, context: Context) -> list[Stage]:
-    """What scripted agents and recorded episodes say of other settings; empty where no conversation depends on the change."""
+    """What scripted agents and recorded episodes say of other settings; nothing where no conversation depends on them."""
     old, new = (knob.values({"env": side.knobs["env"], "user": side.knobs["user"]}) for side in (context.current, candidate))
     if old == new and candidate.rules == context.current.rules:
         return []
@@ -108,7 +110,8 @@ def behaviour(candidate: Settings, context: Context) -> list[Stage]:
     try:
         return _behaviour(candidate, own, context)
     except Exception as error:   # whatever the environment raises under settings that nobody has tried
-        return [Stage("invariants", False, f"the environment fails under this change: {type(error).__name__}: {error}"[:2000])]
+        said = f"the environment fails under this change: {type(error).__name__}: {error}"
+        return [Stage("invariants", False, said[:2000])]
 
 
 def _behaviour(candidate: Settings, own: Settings, context: Context) -> list[Stage]:
@@ -138,8 +141,8 @@ def _scope(proposal: Proposal, context: Context) -> Stage:
     if unknown:
         complaints.append(f"{unknown[0]!r} is no knob of {', '.join(knob.OWNERS)}; everything else is fixed for a run")
     elif "+" in proposal.owner:
-        complaints.append(f"it changes what {proposal.owner.replace('+', ' and ')} own; allowed: one owner, so that an effect has "
-                          f"one cause")
+        complaints.append(f"it changes what {proposal.owner.replace('+', ' and ')} own; allowed: one owner, so that an "
+                          f"effect has one cause")
     if count > MOST_CHANGES:
         complaints.append(f"it makes {count} changes; allowed: {MOST_CHANGES}, rules and task mix counted as one each")
     if prediction.metric not in context.metrics:
@@ -148,8 +151,8 @@ def _scope(proposal: Proposal, context: Context) -> Stage:
     if not prediction.min_effect > 0:
         complaints.append(f"prediction.min_effect is {prediction.min_effect:g}; it must be above 0")
     if prediction.within_updates > proposal.ttl_updates:
-        complaints.append(f"prediction.within_updates is {prediction.within_updates}, but the change is judged after ttl_updates = "
-                          f"{proposal.ttl_updates}; the first may not be larger")
+        complaints.append(f"prediction.within_updates is {prediction.within_updates}, but the change is judged after "
+                          f"ttl_updates = {proposal.ttl_updates}; the first may not be larger")
     return verdict("scope", complaints)
 
 
@@ -160,7 +163,7 @@ def _knobs(proposal: Proposal, context: Context) -> Stage:
         after, before = knob.values(knob.patch(tree, proposal.changes)), knob.values(tree)
         complaints = knob.outside_trust(tree, proposal.changes)
     except (KnobError, OverflowError) as error:
-        return Stage("knobs", False, f"{error} (what is not a knob is fixed for a run)" if "unknown" in str(error) else str(error))
+        return Stage("knobs", False, f"{error}. What is no knob is fixed for a run")
     for path in proposal.changes:
         if after[path] == before[path]:
             complaints.append(f"{path} is {before[path]:g} already, so this changes nothing")
@@ -179,8 +182,8 @@ def _task_mix(proposal: Proposal, context: Context) -> Stage:
         return Stage("task_mix", False, "this run's tasks have no buckets, so there is no mix to change")
     if new.keys() != old.keys():
         odd = sorted(new.keys() ^ old.keys())
-        return Stage("task_mix", False, f"{', '.join(map(repr, odd))[:200]}: the mix names every bucket once; the buckets are "
-                                        f"{', '.join(sorted(old))}")
+        return Stage("task_mix", False, f"{', '.join(map(repr, odd))[:200]}: the mix names every bucket once; the buckets "
+                                        f"are {', '.join(sorted(old))}")
     complaints = [f"{name} is {share:g}; allowed: {MIX_FLOOR:g} or more" for name, share in new.items() if share < MIX_FLOOR]
     total, moved = math.fsum(new.values()), math.fsum(abs(new[name] - old[name]) for name in old)
     if abs(total - 1) > 1e-6:
@@ -214,12 +217,12 @@ def _timing(proposal: Proposal, context: Context) -> Stage:
     if context.swaps_left < 1:
         complaints.append("this run has used up its changes; no further one is allowed")
     if proposal.owner in context.live:
-        complaints.append(f"a change of {proposal.owner} is still under watch (proposal {context.live[proposal.owner]}); allowed: one "
-                          f"at a time for each owner")
+        complaints.append(f"a change of {proposal.owner} is still under watch (proposal {context.live[proposal.owner]}); "
+                          f"allowed: one at a time for each owner")
     for what in (*proposal.changes, *(["rules"] if proposal.rules else []), *(["task_mix"] if proposal.task_mix else [])):
         if context.step < context.cooldowns.get(what, 0):
-            complaints.append(f"{what} was changed not long ago; allowed again from update {context.cooldowns[what]}, this is "
-                              f"{context.step}")
+            complaints.append(f"{what} was changed not long ago; allowed again from update {context.cooldowns[what]}, this "
+                              f"is {context.step}")
     for move in _moves(proposal, context):
         if context.step < context.lockouts.get(move, 0):
             complaints.append(f"'{move}' was taken back twice; allowed again from update {context.lockouts[move]}, this is "

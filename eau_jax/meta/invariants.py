@@ -33,7 +33,7 @@ KEPT = 8             # settings whose trials are kept
 _ASKED = ("budget date time place size color style level length language format food music hotel transport guests purpose "
           "audience theme duration location genre reason name number price").split()
 _TRANSFER = '<tool_call>{"name": "transfer_to_human_agents", "arguments": {"summary": "They need help."}}</tool_call>'
-NULLS: Mapping[str, Callable[[Sequence[str], int], str]] = {   # (system text, opening, replies so far; number of the message)
+NULLS: Mapping[str, Callable[[Sequence[str], int], str]] = {   # ((system text, opening, replies so far), turn) -> message
     "silent": lambda seen, number: "",
     "stops": lambda seen, number: "[finish]",
     "continues": lambda seen, number: "[action] Please continue.",
@@ -92,13 +92,17 @@ def check(candidate: Trials, first: Trials, current: Trials, defaults: Trials) -
 
 
 def no_leak(candidate: Trials, references: Sequence[Trials]) -> Stage:
-    """No hidden value in words, nor offered at once, beyond what the most open of the references offers."""
+    """No hidden value in words, nor offered at once, beyond what the most open of the references offers.
+
+    A value that the agent has read already, or that is part of one which is disclosed, is not hidden from it.
+    """
     complaints = list(candidate.leaks[:3])
     for agent in ASK_NOTHING:
-        offered, allowed = candidate.mean(agent, "offered"), max(trial.mean(agent, "offered") for trial in references) + OFFERED
+        offered = candidate.mean(agent, "offered")
+        allowed = max(trial.mean(agent, "offered") for trial in references) + OFFERED
         if offered > allowed:
-            complaints.append(f"the user tells {offered:.2f} hidden values in its first reply to an agent that asks for nothing "
-                              f"({agent}); allowed: {allowed:.2f}")
+            complaints.append(f"the user tells {offered:.2f} hidden values in its first reply to an agent that asks for "
+                              f"nothing ({agent}); allowed: {allowed:.2f}")
             break
     return verdict("no_leak", complaints, {"leaks": len(candidate.leaks)} | {
         f"offered to: {agent}": candidate.mean(agent, "offered") for agent in ASK_NOTHING})
@@ -111,8 +115,8 @@ def progress(candidate: Trials, references: Sequence[Trials]) -> Stage:
         solved = reference.success[expert]
         still = int((candidate.success[expert] & solved).sum())
         if still < PROGRESS * solved.sum():
-            complaints.append(f"the environment's expert solves {still} of the {int(solved.sum())} tasks that it solved before; "
-                              f"needed: {PROGRESS:.0%}. The user stonewalls or leaves, or the episode is too short")
+            complaints.append(f"the environment's expert solves {still} of the {int(solved.sum())} tasks that it solved "
+                              f"before; needed: {PROGRESS:.0%}. The user stonewalls or leaves, or the episode is too short")
             break
     return verdict("progress", complaints, {"expert_success": candidate.mean("expert", "success")})
 
@@ -127,7 +131,8 @@ def no_free_lunch(candidate: Trials, references: Sequence[Trials]) -> Stage:
             got = candidate.mean(agent, what)
             allowed = max(0.0, *(trial.mean(agent, what) for trial in references)) + room
             if got > allowed:
-                complaints.append(f"an agent that does not try ({agent}) gets a mean {word} of {got:.3f}; allowed: {allowed:.3f}")
+                complaints.append(f"an agent that does not try ({agent}) gets a mean {word} of {got:.3f}; allowed: "
+                                  f"{allowed:.3f}")
     best = lambda trial: max(trial.mean(agent, "total") for agent in NULLS)
     if candidate.mean("expert", "total") <= best(candidate) and all(t.mean("expert", "total") > best(t) for t in references):
         complaints.append(f"not trying pays: the expert's mean return is {candidate.mean('expert', 'total'):.3f}, the best "
@@ -146,9 +151,11 @@ def stop_sanity(candidate: Trials, references: Sequence[Trials]) -> Stage:
     early = candidate.left_first & ~np.any([trial.left_first for trial in references], axis=0)
     complaints = []
     if mid.any():
-        complaints.append(f"the user leaves the environment's expert at work in {int(mid.sum())} of {mid.size} tasks; allowed: none")
+        complaints.append(f"the user leaves the environment's expert at work in {int(mid.sum())} of {mid.size} tasks; "
+                          f"allowed: none")
     if early.any():
-        complaints.append(f"the user leaves at the first message in {int(early.sum())} of {early.size} episodes; allowed: none")
+        complaints.append(f"the user leaves at the first message in {int(early.sum())} of {early.size} episodes; "
+                          f"allowed: none")
     return verdict("stop_sanity", complaints, {"left_expert": int(mid.sum()), "left_first": int(early.sum())})
 
 
@@ -170,7 +177,8 @@ def _play(lanes: Lanes, knobs: Any, rules: Any, indices: list[int], seed: int) -
              for a in range(len(AGENTS)) for p, index in enumerate(indices)]
     seeds = [seat.seed for seat in seats]
     states = lanes.begin(knobs, [indices[seat.place] for seat in seats], seeds)
-    out = Trials(*(np.zeros((len(AGENTS), len(indices)), kind) for kind in (float, bool, float, bool, bool, float)), leaks=())
+    kinds = (float, bool, float, bool, bool, float)
+    out = Trials(*(np.zeros((len(AGENTS), len(indices)), kind) for kind in kinds), leaks=())
     known, leaks, live = [0] * len(seats), [], list(range(len(seats)))
     for turn in range(MOST_TURNS):
         said = {lane: _say(env, seats[lane], states[lane], turn) for lane in live}
@@ -181,10 +189,11 @@ def _play(lanes: Lanes, knobs: Any, rules: Any, indices: list[int], seed: int) -
             before = env.secrets(seat.task, known[lane], words)
             known[lane] |= int(step.disclosed)
             hidden = env.secrets(seat.task, known[lane], words)
-            seat.seen.append(env.render(seat.task, act, step, moved.state, words))
-            if not (step.done or step.tool):
-                leaks += [f"a reply says the hidden value {value!r}: {seat.seen[-1][:120]!r}"
-                          for value in told(seat.seen[-1], hidden)]
+            reply = env.render(seat.task, act, step, moved.state, words)
+            if not (step.done or step.tool) and (found := told(reply, hidden)):
+                public = told("\n".join([*seat.seen, *env.disclosed(seat.task, int(step.disclosed), words)]), found)
+                leaks += [f"a reply says the hidden value {value!r}: {reply[:120]!r}" for value in found if value not in public]
+            seat.seen.append(reply)
             out.total[cell] += step.reward
             out.success[cell] |= bool(step.success)
             if step.done:

@@ -4,6 +4,7 @@ A lane is one conversation. All lanes take their turns together in one compiled 
 checks of other knobs and rules compile nothing. A host world's lanes are stepped one after the other.
 """
 
+import collections
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import jax
@@ -29,11 +30,13 @@ class Lanes(NamedTuple):
     size: int
     begin: Callable[[Any, Sequence[int], Sequence[int]], list[Any]]   # (knobs, task indices, seeds) -> states, one a lane
     step: Callable[..., dict[int, Moved]]    # (knobs, rules, states, {lane: act}, seeds, turn) -> the lanes that moved
+    traces: collections.Counter              # how often "begin" and "step" were traced
 
 
 def lanes(simulator: Simulator, size: int) -> Lanes:
     """At most `size` conversations at a time. Draws are those of `Simulator.step`, so a lane equals that episode."""
     env, user, host = simulator.env, simulator.user, jax.local_devices(backend="cpu")[0]
+    traces: collections.Counter = collections.Counter()
 
     def one_by_one(knobs: Any, rules: Any, states: Sequence[Any], acts: Mapping[int, Act], seeds: Sequence[int],
                    turn: int) -> dict[int, Moved]:
@@ -42,12 +45,14 @@ def lanes(simulator: Simulator, size: int) -> Lanes:
 
     if env.host:
         return Lanes(simulator, size, lambda knobs, indices, seeds: [
-            simulator.reset(knobs, index, seed) for index, seed in zip(indices, seeds, strict=True)], one_by_one)
+            simulator.reset(knobs, index, seed) for index, seed in zip(indices, seeds, strict=True)], one_by_one, traces)
 
     def first(table: Any, knobs: Any, index: Any, seed: Any) -> Any:
+        traces["begin"] += 1
         return env.reset(table, knobs["env"], index, jax.random.key(seed))
 
     def turn_of(table: Any, knobs: Any, rules: Any, state: Any, act: Act, seed: Any, turn: Any) -> Any:
+        traces["step"] += 1
         decide, advance = jax.random.split(jax.random.fold_in(jax.random.key(seed), turn))
         reply = user.respond(rules, knobs["user"], env.observe(table, knobs["env"], state, act), decide)
         return (*env.step(table, knobs["env"], state, act, reply, advance), reply)
@@ -74,7 +79,7 @@ def lanes(simulator: Simulator, size: int) -> Lanes:
         return {lane: Moved(state, time_step, int(reply))
                 for lane, (state, time_step, reply) in zip(live, _rows(moved, range(len(live))), strict=True)}
 
-    return Lanes(simulator, size, begin, step)
+    return Lanes(simulator, size, begin, step, traces)
 
 
 def recorded_act(record: Mapping[str, Any]) -> Act:

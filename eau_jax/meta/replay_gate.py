@@ -46,7 +46,7 @@ class Replayed(NamedTuple):
 
 
 def replay(lanes: Lanes, settings: Settings, records: Sequence[Record]) -> list[Replayed]:
-    """The recorded agent turns, said again. Of a host world the words are read again, of others the recorded acts are used."""
+    """The recorded agent turns, said again. A host world reads the words again; in others the recorded acts are used."""
     rules = compile_rules(settings.rules, lanes.simulator.env.features)
     rows = {task.id: row for row, task in enumerate(lanes.simulator.tasks)}
     parts = [records[start:start + lanes.size] for start in range(0, len(records), lanes.size)]
@@ -68,7 +68,8 @@ def blast(old: Sequence[Replayed], new: Sequence[Replayed], own: Sequence[Replay
         of the settings is mended.
     """
     if len(old) < ENOUGH:
-        return Stage("replay", None, f"{len(old)} recorded episodes can be replayed; {ENOUGH} are needed", {"episodes": len(old)})
+        return Stage("replay", None, f"{len(old)} recorded episodes can be replayed; {ENOUGH} are needed",
+                     {"episodes": len(old)})
     turns = changed = counted = after = early = 0
     shift: list[float] = []
     for before, behind, home in zip(old, new, own, strict=True):
@@ -97,8 +98,8 @@ def rewards(old: Sequence[Replayed], new: Sequence[Replayed], success: Sequence[
     won = np.asarray(success, bool)
     numbers: dict[str, Any] = {"episodes": len(won), "successes": int(won.sum())}
     if len(won) < ENOUGH or not 2 <= won.sum() <= len(won) - 2:
-        return Stage("rewards", None, f"{int(won.sum())} of {len(won)} replayed episodes succeeded; {ENOUGH} are needed, with at "
-                     f"least 2 successes and 2 failures among them", numbers)
+        return Stage("rewards", None, f"{int(won.sum())} of {len(won)} replayed episodes succeeded; {ENOUGH} are needed, "
+                     f"with at least 2 successes and 2 failures among them", numbers)
     before, after = (np.array([episode.total for episode in episodes]) for episodes in (old, new))
     numbers |= {"correlation_before": rank_correlation(before, won), "correlation_after": rank_correlation(after, won),
                 "return_of_successes": float(after[won].mean()), "return_of_failures": float(after[~won].mean())}

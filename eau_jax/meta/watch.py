@@ -1,4 +1,4 @@
-"""After a change: is it to be taken back at once, has it hurt, has it done what was predicted? Pure functions of metric rows.
+"""After a change: must it be taken back at once, has it hurt, has it done what was predicted? Pure functions of rows.
 
 A row is a line of metrics.jsonl: {"step": 12, "generation": 3, "rollout/success_rate": 0.4, ...}; what is missing, None or
 nan was not measured. `since` is the first update under the change.
@@ -79,7 +79,8 @@ def hard(rows: Sequence[Row], since: int, rewards_changed: bool = False) -> list
             ("infra", _reader("rollout/infra_rate"), INFRA, INFRA, "episodes that failed outside the agent's control"),
             ("leak", _reader("rollout/leak_rate"), LEAKS, LEAKS, "replies that leak"),
             ("parse", _reader("rollout/parse_error_rate"), PARSE, PARSE, "unreadable messages"),
-            ("kl", kl, KL, KL / 2, "the KL of an update"), ("ratio", ratio, RATIO, RATIO / 2, "the mean ratio, or its inverse")):
+            ("kl", kl, KL, KL / 2, "the KL of an update"),
+            ("ratio", ratio, RATIO, RATIO / 2, "the mean ratio, or its inverse")):
         before, after = _numbers(map(read, earlier)), _numbers(map(read, later))
         usual = float(before.mean()) if before.size else 0.0
         noise = 3 * float(before.std(ddof=1)) / max(after.size, 1) ** 0.5 if before.size > 1 else 0.0
@@ -97,8 +98,8 @@ def _jump(earlier: Sequence[Row], later: Sequence[Row], since: int) -> list[Trig
     rise = after.mean() - before.mean()
     gained = _series(later, "rollout/success_rate").mean() - _series(earlier, "rollout/success_rate").mean()
     if rise > max(JUMP * before.std(ddof=1), 1e-6) and gained < FLAT:
-        return [Trigger("reward_jump", f"the mean return rose by {rise:.3g} since update {since}, {JUMP:g} standard deviations "
-                                       f"are {JUMP * before.std(ddof=1):.3g}, while success rose by {gained:.3f}", True)]
+        return [Trigger("reward_jump", f"the mean return rose by {rise:.3g} since update {since}, {JUMP:g} standard "
+                        f"deviations are {JUMP * before.std(ddof=1):.3g}, while success rose by {gained:.3f}", True)]
     return []
 
 
@@ -140,8 +141,8 @@ def judge(rows: Sequence[Row], since: int, prediction: Prediction, anchor: Seque
     if fell is not None:
         return Verdict("harmful", fell.reason, *numbers)
     if before.size < 2 or not after.size:
-        return Verdict("indecisive", f"{prediction.metric} was measured in {before.size} updates before and {after.size} after; "
-                                     f"needed: 2 and 1", *numbers)
+        return Verdict("indecisive", f"{prediction.metric} was measured in {before.size} updates before and {after.size} "
+                                     f"after; needed: 2 and 1", *numbers)
     needed = max(prediction.min_effect, floor)
     effect = (numbers[1] - numbers[0]) * (1 if prediction.direction == "up" else -1)
     said = (f"{prediction.metric} went from {numbers[0]:.4g} to {numbers[1]:.4g}; predicted: {prediction.direction} by "

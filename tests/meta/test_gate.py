@@ -1,0 +1,101 @@
+"""The gate lets good changes through, says why it refuses others, and compiles nothing on the way."""
+
+import json
+
+import numpy as np
+import pytest
+from gate_world import ENV, KNOBS, MIX, context, decide, proposal, records, settings, world
+
+from eau_jax.core import knobs as knob
+from eau_jax.meta.gate import Limits, behaviour, gate
+from eau_jax.meta.stage import Stage
+
+ALL = ["parse", "generation", "scope", "knobs", "task_mix", "rules", "timing"]
+PLAYED = ["no_leak", "progress", "no_free_lunch", "stop_sanity", "replay"]
+KINDER = ENV.rules.replace('when = { vague = 1 }', 'when = { vague = 1, turn = { min = 2 } }')
+
+
+@pytest.mark.parametrize("fields, played", [
+    ({"changes": {"env.max_turns": 20}}, True),
+    ({"changes": {"env.patience": 8, "env.max_turns": 18}}, True),
+    ({"changes": {"user.epsilon": 0.65}}, True),
+    ({"changes": {"rl.advantage.policy_lambda": 0.9, "rl.entropy.coef": 0.004}}, False),
+    ({"rules": KINDER}, True),
+    ({"task_mix": {"easy": 0.45, "medium": 0.3, "hard": 0.25}}, False),
+])
+def test_a_bounded_change_passes_every_stage(fields, played):
+    decision = decide(proposal(**fields))
+    assert decision.accepted, decision.reason
+    assert [stage.name for stage in decision.stages] == ALL + (PLAYED if played else [])
+    assert all(stage.passed for stage in decision.stages)
+    assert (decision.knobs, decision.rules, decision.task_mix) == tuple(
+        fields.get(name, empty) for name, empty in (("changes", {}), ("rules", ""), ("task_mix", {})))
+    assert json.loads(json.dumps(decision.record()))["accepted"] is True
+
+
+def test_a_change_of_rewards_is_checked_for_what_it_pays():
+    decision = decide(proposal(changes={"env.done_bonus": 0.2}))
+    assert decision.accepted and decision.rewards_changed and decision.moves == ("env.done_bonus up",)
+    assert decision.stages[-1].name == "rewards" and decision.stages[-1].numbers["successes"] > 2
+    assert not decide(proposal()).rewards_changed
+
+
+def test_the_first_failure_ends_it():
+    decision = decide(proposal(base_generation=2, changes={"env.max_turns": 64}))
+    assert [stage.name for stage in decision.stages] == ["parse", "generation"]
+    assert not decision.accepted and "generation 2" in decision.reason and not decision.knobs
+
+
+def test_gating_compiles_nothing_more():
+    decide(proposal())
+    traces = world()[1].traces
+    for turns in range(13, 16):
+        decide(proposal(changes={"env.max_turns": turns}))
+    assert traces == {"begin": 1, "step": 1}
+
+
+def test_a_mend_of_a_faulty_first_generation_passes():
+    """The user stonewalled from the start; the environment's own rules come back, and every reply is another one."""
+    stone = settings(rules='default = "WITHHOLD"')
+    decision = decide(proposal(rules=ENV.rules), current=stone, first=stone)
+    replay = decision.stages[-1]
+    assert decision.accepted, decision.reason
+    assert replay.name == "replay" and replay.numbers["changed_share"] > 0.3 and replay.numbers["counted_share"] == 0
+
+
+def test_the_blast_radius_is_the_run_s():
+    strict = decide(proposal(rules=KINDER), limits=Limits(blast=0.001))
+    assert not strict.accepted and "of" in strict.reason and strict.stages[-1].name == "replay"
+
+
+def test_without_records_the_replay_cannot_tell_and_refuses_nothing():
+    decision = decide(proposal(), episodes=records()[:3])
+    assert decision.accepted and decision.stages[-1].passed is None and "16 are needed" in decision.stages[-1].reason
+
+
+def test_an_environment_that_fails_under_a_change_refuses_it():
+    made, many, play = world()
+
+    def broken(knobs, rules):
+        if int(knobs["env"].max_turns) == 20:
+            raise ZeroDivisionError("turns")
+        return play(knobs, rules)
+
+    decision = decide(proposal(), play=broken)
+    assert not decision.accepted and "ZeroDivisionError: turns" in decision.reason
+
+
+def test_a_learning_knob_plays_nothing():
+    tree = knob.patch(KNOBS, {"rl.entropy.coef": 0.001})
+    assert behaviour(settings()._replace(knobs=tree), context()) == []
+
+
+def test_a_stage_is_a_record():
+    assert Stage("a", None, "b", {"n": 1}).record() == {"stage": "a", "passed": None, "reason": "b", "numbers": {"n": 1}}
+
+
+def test_what_is_given_is_not_changed():
+    before = json.dumps([MIX, sorted(knob.values(KNOBS).items())], default=float)
+    gate(proposal(changes={"env.max_turns": 20}), context(), id="p", author="a")
+    assert json.dumps([MIX, sorted(knob.values(KNOBS).items())], default=float) == before
+    assert np.int32(KNOBS["env"].max_turns) == 16
