@@ -248,7 +248,7 @@ def test_the_matcher_tells_one_question_from_several():
 def test_the_request_sent_back_asks_for_nothing(shared_data):
     """Whole or in parts, with any phrase around it; upstream's own questions, which repeat parts of it, stay questions."""
     tasks = intention_tasks.load(shared_data / "usergym/intention/all_intentions_test.json")
-    forms = ("{}", "But {}", "What about {}?", "Please tell me more about this: {} Which details?", "{} {}?")
+    forms = ("{}", "But {}", "What about {}?", "Please tell me more about this: {}", "{} {}?")
     for task in tasks:
         request = task.data["task"]
         assert not any(parse(task, f"[action] {form.format(request, request)}", None).mask for form in forms), request

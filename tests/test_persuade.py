@@ -123,7 +123,7 @@ def test_replies():
     assert said(TWO) in {"Fair point. I partly agree.", "You have a point. I partly agree."}
     assert said(NIL) in {"That hardly moves me. I strongly agree.", "That matters little to me. I strongly agree."}
     assert said(TWO, TWO) in {"You said that before.", "I heard that already."}
-    assert all(said(text) in {"Why is one of my points wrong?", "Why? Give me a reason."} for text in ("[answer] No.", BUT[0]))
+    assert {said("[answer] No."), said(BUT[0])} <= {"Why is one of my points wrong?", "Why? Give me a reason."}
     assert said("[finish]") == "Goodbye." and said("[search] x").startswith("That is not possible here.")
     assert said(TWO, TOO, ONE, WON) == "You convinced me. I strongly disagree."
     assert said(TWO, rules='default = "WITHHOLD"') in {"I do not see it that way.", "I am not moved."}
@@ -170,7 +170,7 @@ def test_a_reason_counts_once():
     """Whatever sentence of the case it is put behind."""
     lines = play(persuade, PLAIN, script(*(f"{but} {REASON}" for but in BUT)))
     assert in_levels(lines)[:5] == [2, 0, 0, 0, 0] and lines[1].reply in {"You said that before.", "I heard that already."}
-    others = [REASON, "Owners sneeze, vets charge fortunes, neighbours complain.", "Birds vanish wherever felines roam freely."]
+    others = [REASON, "Owners sneeze, vets charge fortunes, neighbours complain.", "Birds vanish wherever felines roam."]
     assert in_levels(play(persuade, PLAIN, script(*(f"{but} {why}" for but, why in zip(BUT, others)))))[:3] == [2, 2, 1]
     assert sum(in_levels(play(persuade, PLAIN, script(*(f"{but} {REASON}" for but in BUT)), knobs(reasons=0)))) == 6
 

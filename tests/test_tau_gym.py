@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from nulls import KINDS, agents
 
 from eau_jax.core.part import Kind, Reply
 from eau_jax.core.types import StopReason
@@ -25,8 +26,8 @@ def gym(shared_data):
     return env, {split: tau_gym.load(shared_data / f"usergym/tau/tau_{split}.json") for split in ("train", "test")}
 
 
-def play(env, task, agent, knobs=None, seed=0):
-    """[(agent's text, act, time step, reply)], last state."""
+def play(env, task, agent, knobs=None, seed=0, heard=None):
+    """[(agent's text, act, time step, reply)], last state. Replies are added to the list `heard`."""
     table, rng, lines = env.table((task,)), np.random.default_rng(seed), []
     knobs = env.knobs if knobs is None else knobs
     state = env.reset(table, knobs, 0, seed)
@@ -36,6 +37,8 @@ def play(env, task, agent, knobs=None, seed=0):
         patience = env.observe(table, knobs, state, act)[env.features.index("patience")]
         state, step = env.step(table, knobs, state, act, np.int32(Reply.LEAVE if patience <= 0 else Reply.ANSWER), None)
         lines.append((text, act, step, env.render(task, act, step, state, seed + len(lines))))
+        if heard is not None:
+            heard.append(lines[-1][3])
         assert len(lines) <= 64 and state.turn == len(lines)
     return lines, state
 
@@ -73,6 +76,23 @@ def test_the_protocol(gym):
     assert [int(line[1].kind) for line in lines] == [Kind.SEARCH] * 4 + [Kind.ANSWER] * 2 + [Kind.ACTION] + [
         Kind.MALFORMED] * 2 + [Kind.FINISH]
     assert [bool(line[2].tool) for line in lines] == [True] * 6 + [False] + [True] * 3
+
+
+def test_agents_that_do_not_try_score_no_more_than_the_floor(gym):
+    """Within two standard errors; what refusing and waiting earn is the share of tasks whose gold actions leave nothing."""
+    env, tasks = gym[0], gym[1]["test"][::10]
+    idle = agents("idle") | {"refuse": lambda seen, n: f"[action] {REFUSAL}", "stop": lambda seen, n: "[action] ###STOP###",
+                             "hand over": lambda seen, n: '[answer] transfer_to_human_agents: {"summary": "x"}'}
+    for kind, speakers in {"idle": idle, **{kind: agents(kind) for kind in KINDS[1:]}}.items():
+        for name, agent in speakers.items():
+            found = []
+            for task in tasks:
+                seen = list(env.prompt(task))
+                lines, state = play(env, task, lambda task, state, rng: agent(seen, state.turn), heard=seen)
+                found.append(env.score(task, state, 0.0))
+            error = 2 * np.std(found) / len(found) ** 0.5
+            assert np.mean(found) - error <= getattr(env.floor, kind), (kind, name, np.mean(found))
+    assert env.floor.idle >= 26 / 165
 
 
 @pytest.mark.parametrize("message, stop, turns", [

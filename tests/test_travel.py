@@ -40,8 +40,8 @@ TASK = Task(id="t-1", env="travel", data={
                      destination="Oslo", date="2026-05-03")})
 HOTEL, FLIGHT = "[search] hotel in Oslo, May 3 to May 8", "[search] flight from Lima to Oslo on May 3"
 POOL, GYM, MEAL = "[action] Is a pool important?", "[action] What about a gym?", "[action] Any meal on the flight?"
-AT_ONCE = dict(look_first=0)   # an option counts whatever the agent has seen or asked
-UPSTREAM = dict(volunteer_after=4, end_when_all_chosen=0, ask_cap=12, **AT_ONCE)
+FREE = dict(look_first=0)   # an option counts whatever the agent has seen or asked
+UPSTREAM = dict(volunteer_after=4, end_when_all_chosen=0, ask_cap=12, **FREE)
 
 
 def knobs(**changes):
@@ -70,22 +70,22 @@ def final_state(task, lines, settings=travel.knobs):
     ({}, ["[answer] H7", HOTEL, "[answer] H7", POOL, "[answer] H7"], [0, .2, 0, .2, 1], StopReason.COMPLETED),  # too early
     ({}, [POOL, "[answer] H7", HOTEL, "[answer] H7", GYM], [.2, 0, .2, 1, 0], StopReason.COMPLETED),
     ({}, [HOTEL, MEAL, "[answer] H7", "[answer] F1"], [.2, .2, 0, 0], StopReason.COMPLETED),  # a wish for the aspect itself
-    (AT_ONCE, ["[answer] H2", "[answer] F2"], [.8, .8], StopReason.COMPLETED),
-    (AT_ONCE, ["[answer] H4", "[answer] H7", "[answer] F1"], [0, 0, 1], StopReason.COMPLETED),   # one choice for each aspect
-    (AT_ONCE, ["[answer] H9", "[answer] C1", "[answer] F4"], [0, 0, 0], StopReason.COMPLETED),   # not shown, not wanted, noise
+    (FREE, ["[answer] H2", "[answer] F2"], [.8, .8], StopReason.COMPLETED),
+    (FREE, ["[answer] H4", "[answer] H7", "[answer] F1"], [0, 0, 1], StopReason.COMPLETED),   # one choice for each aspect
+    (FREE, ["[answer] H9", "[answer] C1", "[answer] F4"], [0, 0, 0], StopReason.COMPLETED),  # not shown, not wanted, noise
     ({}, [HOTEL, HOTEL, "[search] hotel in Oslo"], [.2, 0, 0], StopReason.COMPLETED),
     ({}, [POOL, POOL, MEAL], [.2, 0, .2], StopReason.COMPLETED),
-    (AT_ONCE, ["[answer] H7", POOL, GYM], [1, 0, 0], StopReason.COMPLETED),                      # its preferences are dropped
+    (FREE, ["[answer] H7", POOL, GYM], [1, 0, 0], StopReason.COMPLETED),                    # its preferences are dropped
     ({}, ["[answer] H7, F1", "[answer] the best"], [0, 0], StopReason.COMPLETED),           # exactly one id
-    (dict(one_choice=0, **AT_ONCE), ["[answer] H4", "[answer] H7", "[answer] H7", POOL], [0, 1, 0, .2], StopReason.COMPLETED),
-    (dict(end_when_all_chosen=0, **AT_ONCE), ["[answer] H4", "[answer] F1", POOL], [0, 1, 0], StopReason.COMPLETED),
-    (dict(end_when_all_chosen=0, **AT_ONCE), ["[answer] H7", "[answer] F1"], [1, 1], StopReason.COMPLETED),
-    (dict(end_when_all_chosen=0, one_choice=0, **AT_ONCE), ["[answer] H4", "[answer] F1", "[answer] H7"], [0, 1, 1],
+    (dict(one_choice=0, **FREE), ["[answer] H4", "[answer] H7", "[answer] H7", POOL], [0, 1, 0, .2], StopReason.COMPLETED),
+    (dict(end_when_all_chosen=0, **FREE), ["[answer] H4", "[answer] F1", POOL], [0, 1, 0], StopReason.COMPLETED),
+    (dict(end_when_all_chosen=0, **FREE), ["[answer] H7", "[answer] F1"], [1, 1], StopReason.COMPLETED),
+    (dict(end_when_all_chosen=0, one_choice=0, **FREE), ["[answer] H4", "[answer] F1", "[answer] H7"], [0, 1, 1],
      StopReason.COMPLETED),
-    (dict(wrong_penalty=.5, step_penalty=.1, **AT_ONCE), ["[answer] H4", "[answer] F1"], [-.6, .9], StopReason.COMPLETED),
+    (dict(wrong_penalty=.5, step_penalty=.1, **FREE), ["[answer] H4", "[answer] F1"], [-.6, .9], StopReason.COMPLETED),
     (dict(repeat_penalty=.1, invalid_penalty=.3), [POOL, POOL, HOTEL, HOTEL, "[answer] H7", "[answer] H7", "[answer] ?"],
      [.2, -.1, .2, -.1, 1, -.1, -.3], StopReason.COMPLETED),
-    (dict(finish_penalty=.1, **AT_ONCE), ["[answer] H7", "[finish]"], [1, -.1], StopReason.COMPLETED),
+    (dict(finish_penalty=.1, **FREE), ["[answer] H7", "[finish]"], [1, -.1], StopReason.COMPLETED),
     (dict(max_turns=2), [HOTEL, POOL], [.2, .2], StopReason.MAX_TURNS),
     ({}, ["hi", "hi", "hi"], [0, 0, 0], StopReason.PARSE_ERROR),
     (dict(patience=2), ["[action] Hm.", HOTEL, "[search] x"], [0, .2, 0], StopReason.USER_LEFT),
@@ -138,8 +138,8 @@ def test_the_default_rules_and_other_decisions():
     (["[answer] H7", "[answer] F1"], 1.0), (["[answer] H2", "[answer] F1"], 0.9), (["[answer] H2"], 0.4),
     (["[answer] H4", "[answer] H7", "[answer] F3"], 0.0), ([HOTEL, POOL, GYM, MEAL], 0.0)])
 def test_the_metric_counts_choices_alone(messages, expected):
-    lines = play(travel, TASK, script(*messages), knobs(**AT_ONCE))
-    state = final_state(TASK, lines, knobs(**AT_ONCE))
+    lines = play(travel, TASK, script(*messages), knobs(**FREE))
+    state = final_state(TASK, lines, knobs(**FREE))
     assert travel.metric(TASK, state, 99.0) == travel.score(TASK, state, 99.0) == pytest.approx(expected)
     assert lines[-1].success == (expected == 1.0)
 
@@ -316,7 +316,7 @@ def test_agents_on_built_in_tasks():
     assert score(travel.expert, 30) == 1.0 and 0.3 <= score(travel.novice, 60) <= 0.65
     blind = lambda task, state, rng: "[answer] " + LETTERS[ASPECTS.index(
         [a for a in task.data["dimensions"] if not int(state.picked) >> ASPECTS.index(a) & 1][0])] + str(rng.integers(1, 7))
-    assert score(blind, 60) < world.FLOOR
+    assert score(blind, 60) == 0
     wishes = lambda task: " or ".join(row[1] for row in preferences(task.data))
     for nobody in ("", "[action]", "[action] Hm.", "[answer] F1, H1, R1, A1, C1", "[search] everything", "[finish]"):
         assert score(lambda task, state, rng: nobody) == 0.0

@@ -55,7 +55,8 @@ def test_episodes_by_hand_at_the_defaults(messages, expected, stop):
 
 
 @pytest.mark.parametrize("messages, expected", [
-    ([WHO, WHY, WHEN], [0.5, 0, 0]), ([WHEN, WHY, WHO, ALL], [0.2, 0.1, 0.2, 0.5]), ([WHO] * 5 + [ALL], [0.5] + [0] * 4 + [0.5])])
+    ([WHO, WHY, WHEN], [0.5, 0, 0]), ([WHEN, WHY, WHO, ALL], [0.2, 0.1, 0.2, 0.5]),
+    ([WHO] * 5 + [ALL], [0.5] + [0] * 4 + [0.5])])
 def test_stories_are_free_under_upstreams_rules(messages, expected):
     lines = play(turtle, TASK, script(*messages), knobs(**UPSTREAM))
     np.testing.assert_allclose(rewards(lines)[:len(expected)], expected, atol=1e-6)

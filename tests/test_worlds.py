@@ -97,14 +97,14 @@ def test_no_reply_holds_what_was_not_disclosed(worlds, name, count):
     assert told_something or not getattr(WORLDS[name], "TELLS", True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if hasattr(WORLDS[name], "FLOOR")])
 def test_agents_that_do_not_try_earn_no_more_than_the_floor(worlds, name):
+    """Those of the gyms are in test_floors.py."""
     world, pinned = worlds(name)
     everything = " ".join(str(act) for act in ("what", "which", "how", "when", "where", "who"))
     nulls = {"silence": lambda *_: "", "spam": lambda *_: "[answer] yes yes yes 1 2 3", "finish": lambda *_: "[finish]",
              "echo": lambda task, *_: f"[action] {world.env.prompt(task)[1]}", "chatter": lambda *_: "Hello there, how are you?",
-             "ask everything": lambda *_: f"[action] {everything}?", "search": lambda *_: "[search] anything"} | \
-        getattr(WORLDS[name], "NULLS", {})
+             "ask everything": lambda *_: f"[action] {everything}?", "search": lambda *_: "[search] anything"}
     for kind, agent in nulls.items():
         scores = []
         for index in range(24):

@@ -74,6 +74,16 @@ class Verdict(NamedTuple):
     read: Callable[[str], tuple[Any, TimeStep] | None]   # its answer as the last state and time step; None: unreadable
 
 
+class Floor(NamedTuple):
+    """What agents that do not try score (`Env.score`, 0..1) under the default knobs: the best mean of each kind, measured on
+    generated and on upstream's test tasks, rounded up. A score means something by what it adds to this."""
+
+    idle: float = 0.0        # silence, small talk, giving up, handing over
+    echo: float = 0.0        # what the user said: whole, in parts, its words as a question, with a phrase around it
+    everything: float = 0.0  # everything there is in one message
+    guesses: float = 0.0     # answers or questions out of a fixed list one by one, whatever the replies say
+
+
 class Env(NamedTuple):
     """A simulated world or benchmark."""
 
@@ -97,6 +107,7 @@ class Env(NamedTuple):
     question: Callable[[Task, str, Any], Question | None] | None = None  # host: what to ask a judge; None: nothing
     verdict: Callable[..., Verdict | None] | None = None  # host: (table, knobs, last state, last time step); None: nothing
     basis: Callable[[Task, Any, bool], str] | None = None  # host: (task, knobs, judged?) -> what the score is made of
+    floor: Floor | None = None                              # None: not measured
     slow_parse: bool = False                                # `parse` may take seconds (it runs code): not on the event loop
     host: bool = False                                      # `reset` and `step` are plain Python over a host state
 

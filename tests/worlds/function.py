@@ -10,9 +10,9 @@ from eau_jax.envs.message import act
 from worlds import draw_acts
 
 CODES = Do
-MOVED = {"tol": 10.0, "block_radius": 10.0}   # knobs for which an end of the range cannot show, and what to move them to instead
+MOVED = {"tol": 10.0, "block_radius": 10.0}   # knobs for which an end of the range cannot show, and what to move them to
 TELLS = False           # its replies disclose by their codes, not by slots
-FLOOR = 0.05            # what an agent may score that does not try
+NULLS = {"guesses": {"small results": lambda seen, n: f"[answer] {(3, 10, 2, 7, 5, 12, 1, 9)[n % 8]}"}}
 
 
 def random_acts(tasks, shape, rng):

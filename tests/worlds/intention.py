@@ -5,11 +5,15 @@ from eau_jax.envs.gyms import intention_tasks as generator
 from eau_jax.envs.gyms.intention import intention as env
 from eau_jax.envs.gyms.intention_text import Do
 from eau_jax.envs.message import act
+from nulls import ask, pick
 from worlds import draw_acts
 
 CODES = Do
 MOVED = {}
-FLOOR = 0.35   # asking for everything at once earns the best detail less the penalties
+_NAMES = list(generator.OPTIONS)
+NULLS = {"everything": {"every name": lambda seen, n: f"[action] {ask(_NAMES)}"},
+         "guesses": {"name by name": lambda seen, n: f"[action] {ask([pick(_NAMES, n)])}",
+                     "two names": lambda seen, n: f"[action] {ask([pick(_NAMES, 2 * n), pick(_NAMES, 2 * n + 1)])}"}}
 
 
 def random_acts(tasks, shape, rng):

@@ -8,11 +8,16 @@ from eau_jax.envs.message import act
 from eau_jax.envs.gyms.persuade import persuade as env
 from eau_jax.envs.gyms.persuade_tasks import POINTS, points
 from eau_jax.envs.gyms.persuade_text import Do
+from nulls import pick
 from worlds import draw_acts
 
 CODES = Do
 MOVED = {}
-FLOOR = 0.34   # attacking every point at once moves two levels of six
+_COUNTERS = [words.split()[0] for words in generator.VIRTUES.values()]
+NULLS = {"everything": {"every counter": lambda seen, n: f"[answer] But no: {', '.join(_COUNTERS)}."},
+         "guesses": {"one counter": lambda seen, n: f"[answer] But think of the {pick(_COUNTERS, n)}.",
+                     "two counters": lambda seen, n: f"[answer] But {' and '.join(_COUNTERS[2 * (n % 8):][:2])}.",
+                     "four counters": lambda seen, n: f"[answer] But {' '.join(_COUNTERS[n % 4::4])}."}}
 
 
 def random_acts(tasks, shape, rng):

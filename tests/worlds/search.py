@@ -8,13 +8,17 @@ from eau_jax.envs.message import act
 from eau_jax.envs.gyms.search import search
 from eau_jax.envs.gyms.search_index import index
 from eau_jax.envs.gyms.search_text import HITS, Do
+from nulls import pick
 from worlds import draw_acts
 
 INDEX = index(generator.corpus())
 env = search(INDEX)
 CODES = Do
 MOVED = {}
-FLOOR = 0.1     # one guess in ten is right
+_EVERY = [value for values in generator.VALUES.values() for value in values]
+_VALUES = lambda seen: next((values for name, values in generator.VALUES.items() if name in seen[1]), _EVERY)
+NULLS = {"everything": {"every value": lambda seen, n: f"[answer] {' '.join(_VALUES(seen))}"},
+         "guesses": {"value by value": lambda seen, n: f"[answer] {pick(_VALUES(seen), n)}"}}
 
 
 def random_acts(tasks, shape, rng):

@@ -1,5 +1,7 @@
 """Telepathy, for the tests that every environment has to pass."""
 
+import itertools
+
 import numpy as np
 
 from eau_jax.core.part import Kind
@@ -9,15 +11,26 @@ from eau_jax.envs.gyms.telepathy import telepathy as env
 from eau_jax.envs.gyms.telepathy_match import ATTRIBUTES, INDEX, MAYBE, YES
 from eau_jax.envs.gyms.telepathy_text import Do
 from eau_jax.envs.gyms.yes_no import fingerprint
+from nulls import pick
 from worlds import draw_acts
 
 CODES = Do
 MOVED = {}
-FLOOR = 0.02   # naming everything at once, or nothing, finds out nothing
-NULLS = {"every name": lambda *_: f"[answer] {' '.join(_EVERY)}",
-         "description": lambda task, *_: f"[answer] {env.prompt(task)[1]}"}
 
-_EVERY = [word for words in (*generator.OPTIONS.values(), *generator.THINGS.values()) for word in words]
+_PARTS = (*generator.OPTIONS.values(), *generator.THINGS.values())
+_EVERY = [word for words in _PARTS for word in words]
+NULLS = {"everything": {"every word": lambda seen, n: f"[answer] {' '.join(_EVERY)}",
+                        "every question": lambda seen, n: f"[action] Is it {' or '.join(_EVERY)}?"},
+         "guesses": {"thing by thing": lambda seen, n: f"[answer] {' '.join(pick(_fitting(seen[1]), n))}"}}
+
+
+def _fitting(description):
+    """Every thing that a description allows."""
+    told = description.rstrip(".").split()
+    sort = next((things if kind in told else set(things) & set(told) for kind, things in generator.THINGS.items()
+                 if {kind, *things} & set(told)), ())
+    parts = [[word for word in words if word in told] or words for words in generator.OPTIONS.values()]
+    return list(itertools.product(*parts, sort))
 
 
 def random_acts(tasks, shape, rng):

@@ -9,11 +9,23 @@ from eau_jax.envs.gyms.travel import travel as env
 from eau_jax.envs.gyms.travel_tasks import ASPECTS, LETTERS, NOUNS, preferences, shown_options
 from eau_jax.envs.gyms.travel_text import Do
 from eau_jax.envs.gyms.travel_match import request
+from nulls import SAID, ask, pick
 from worlds import draw_acts
 
 CODES = Do
 MOVED = {}
-FLOOR = 0.4
+_WISHES = [(thing, NOUNS[aspect]) for aspect in ASPECTS for thing in generator.WISHES[aspect]]
+NULLS = {"everything": {"every wish": lambda seen, n: f"[action] {ask([' for the '.join(wish) for wish in _WISHES])}"},
+         "guesses": {"look, ask, answer": lambda seen, n: _blind(seen, n, 10, lambda k: ask([" for the ".join(
+                         pick([wish for wish in _WISHES if wish[1] in seen[1]], k))])),
+                     "look, chat, answer": lambda seen, n: _blind(seen, n, 3, lambda k: "Nice.")}}
+
+
+def _blind(seen, n, count, say):
+    """Searches with the opening, says something `count` times, then answers the first option it was shown."""
+    if n == 0:
+        return f"[search] {seen[1]}"
+    return f"[action] {say(n)}" if n <= count else f"[answer] {SAID['guesses']['id shown'](seen, n)}"
 
 
 def random_acts(tasks, shape, rng):

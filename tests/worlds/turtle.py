@@ -9,16 +9,22 @@ from eau_jax.envs.gyms.turtle import turtle as env
 from eau_jax.envs.gyms.turtle_match import LEVELS, pack
 from eau_jax.envs.gyms.turtle_text import Do
 from eau_jax.envs.gyms.yes_no import fingerprint
+from nulls import pick
 from worlds import draw_acts
 
 CODES = Do
 MOVED = {}
-FLOOR = 0.05   # telling every possible story at once tells none
-NULLS = {"every story": lambda *_: f"[answer] {' '.join(_EVERY)}",
-         "surface": lambda task, *_: f"[answer] {env.prompt(task)[1]}",
-         "every question": lambda *_: f"[action] {' '.join(_EVERY)}"}
-
 _EVERY = [form.format(option) for form, options in generator.PARTS.values() for option in options]
+NULLS = {"everything": {"every story": lambda seen, n: f"[answer] {' '.join(_EVERY)}",
+                        "every question": lambda seen, n: f"[action] {' '.join(_EVERY)}"},
+         "guesses": {"story by story": lambda seen, n: f"[answer] {_story(seen, n)}"}}
+
+
+def _story(seen, n):
+    """One that fits the event; it keeps what was said to be right and changes the rest."""
+    parts = [generator.PARTS[name] for name in generator.EVENTS.get(seen[1].partition(":")[0], ("", ()))[1]]
+    told = [[form.format(option) for option in options] for form, options in parts]
+    return " ".join(next((text for text in texts if text in " ".join(seen[2:])), pick(texts, n)) for texts in told)
 
 
 def random_acts(tasks, shape, rng):

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from eau_jax.core.knobs import knob
-from eau_jax.core.part import Act, Env, Reply, TimeStep
+from eau_jax.core.part import Act, Env, Floor, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs.gyms import function_text as text
 from eau_jax.envs.ending import absorb, first, stop_code, total_return
@@ -47,8 +47,8 @@ class Knobs:
     max_invalid: int = knob(3, 1, 64, "unreadable agent messages after which the task ends as PARSE_ERROR")
     patience: int = knob(64, 1, 64, "useless messages the user bears; the default rules leave when none is left")
     max_probe: int = knob(64, 0, 64, "probes that are evaluated; further ones are refused")
-    block_radius: float = knob(0.5, 0.0, 10.0, "probes whose four numbers are all this near the test case's are refused, because "
-                                              "rounding their value gives the answer; upstream: 0")
+    block_radius: float = knob(0.5, 0.0, 10.0, "probes whose four numbers are all this near the test case's are refused, "
+                                              "because rounding their value gives the answer; upstream: 0")
     tol: float = knob(1e-6, 1e-9, 10.0, "largest absolute error of a correct answer", log=True, trust=10.0, reward=True)
     r_correct: float = knob(1.0, -1.0, 1.0, "reward for a correct answer", reward=True)
     r_wrong: float = knob(0.0, -1.0, 1.0, "reward for a wrong answer", reward=True)
@@ -227,4 +227,5 @@ function = Env(
     name="function", knobs=Knobs(), features=FEATURES,
     rules=resources.files("eau_jax.envs").joinpath("rules/function.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parse, render=text.render,
-    disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert, novice=text.novice)
+    disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert, novice=text.novice,
+    floor=Floor(guesses=0.05))

@@ -17,7 +17,7 @@ import numpy as np
 from flax import struct
 
 from eau_jax.core.knobs import knob
-from eau_jax.core.part import Act, Env, Reply, TimeStep
+from eau_jax.core.part import Act, Env, Floor, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs.gyms import intention_text as text
 from eau_jax.envs.ending import absorb, first, stop_code, total_return
@@ -47,8 +47,8 @@ FEATURES = (
 
 @struct.dataclass
 class Knobs:
-    """Defaults are upstream's rewards and endings, except for `ask_cap` and `patience`: there a message may ask for everything at
-    once, and the user answers questions from a fixed list as long as there are turns.
+    """Defaults are upstream's rewards and endings, except for `ask_cap` and `patience`: there a message may ask for
+    everything at once, and the user answers questions out of a fixed list for as long as there are turns.
 
     Upstream's evaluator alone ends at the first unreadable message.
     """
@@ -237,4 +237,4 @@ intention = Env(
     rules=resources.files("eau_jax.envs").joinpath("rules/intention.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parse, render=text.render,
     disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert,
-    novice=text.novice, question=text.question)
+    novice=text.novice, question=text.question, floor=Floor(idle=0.01, echo=0.06, everything=0.19, guesses=0.52))

@@ -3,7 +3,8 @@
 A detail is a bag of stemmed words: those of its description and, with less weight, those of its options. A word counts
 by its rarity among the task's details (IDF), words of the request itself and small talk hardly or not at all. In each
 sentence the best detail is asked for if it scores enough, and so is any other one that scores well on words that no
-detail chosen before it explains. A message that repeats the request asks only for what words of its own point to.
+detail chosen before it explains. A message that repeats the request asks only for what words of its own point to. One that
+names as many things `beside` the task's details as details asks for nothing in particular.
 """
 
 import functools
@@ -29,8 +30,8 @@ _STOP = frozenset(
     "regarding shall should so some something specific such tell thank thanks that the their them then there these "
     "they this those to too us very want was we were what when where which while who will wish with would yes you "
     "your yours particular there".split())
-_ASKING = re.compile(r"\?|\b(?:what|which|when|where|who|whose|why|how|tell|specify|describe|clarify|explain|provide|share|know|"
-                     r"name|state)\b", re.IGNORECASE)
+_ASKING = re.compile(r"\?|\b(?:what|which|when|where|who|whose|why|how|tell|specify|describe|clarify|explain|provide|share|"
+                     r"know|name|state)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"[?!.;\n]+")
 _WORD = re.compile(r"[a-z0-9]+")
 
@@ -48,7 +49,8 @@ def asked(task: Task, content: str) -> int:
     for sentence in _SENTENCE.split(content):
         for slot in _best(weights, frozenset(stems(sentence)), repeated):
             mask |= 1 << slot
-    return mask
+    beside = said & frozenset(stems(" ".join(task.data.get("beside", ()))))
+    return mask if mask.bit_count() > len(beside) else 0
 
 
 def asks(content: str) -> bool:

@@ -1,8 +1,9 @@
 """Intention tasks: the upstream record, a generator of small ones, and a loader of upstream files.
 
 A record is {`id`, `category`, `task`, `missing_details`: [{`description`, `importance` "1".."3", `inquiry`,
-`options`}]}. The generator writes plain requests that state some details and leave others out, so that a reader can
-tell what to ask: each kind of request has five details of fixed importance, three to five of which are missing.
+`options`}]}. It may have `beside`: words for what has nothing to do with the task. The generator writes plain requests that
+state some details and leave others out, so that a reader can tell what to ask: each kind of request has five details of
+fixed importance, three to five of which are missing.
 """
 
 import hashlib
@@ -110,6 +111,7 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
     text = " ".join([request.format(subject), *(f"The {name} is {value}." for name, value in stated.items())])
     details = [{"description": name, "importance": str(weight), "inquiry": f"What {name} do you want?",
                 "options": list(OPTIONS[name])} for name, weight in importance.items() if name not in stated]
+    beside = [name for name in OPTIONS if name not in importance]
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return {"id": f"{category}-{re.sub('[^a-z]', '', subject.lower())}-{digest}", "category": category, "task": text,
-            "missing_details": details}
+            "missing_details": details, "beside": beside}

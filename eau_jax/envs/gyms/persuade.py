@@ -22,7 +22,7 @@ import numpy as np
 from flax import struct
 
 from eau_jax.core.knobs import knob
-from eau_jax.core.part import Act, Env, Reply, TimeStep
+from eau_jax.core.part import Act, Env, Floor, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs.gyms import persuade_text as text
 from eau_jax.envs.ending import absorb, first, stop_code, total_return
@@ -254,4 +254,4 @@ persuade = Env(
     rules=resources.files("eau_jax.envs").joinpath("rules/persuade.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parse, render=text.render,
     disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert,
-    novice=text.novice, question=text.question)
+    novice=text.novice, question=text.question, floor=Floor(echo=0.09, guesses=0.47))

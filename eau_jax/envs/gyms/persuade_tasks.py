@@ -2,9 +2,9 @@
 
 A record is {`id`, `claim`, `argument`}: what the persuadee holds, and his opening case. The points that can be attacked
 are the sentences of the case (neighbours joined where there are more than eight); how much each carries is hidden and
-fixed for a task. A record may have `counters`: of each point, the words any of which gives a reason against it. Generated
-ones do, so that there an agent has to learn what speaks against what. Upstream's texts come from Anthropic's persuasion
-set (CC BY-NC-SA 4.0): none is in this package.
+fixed for a task. A record may have `counters`: of each point, the words any of which gives a reason against it; and
+`beside`: words that do so against something else. Generated ones do, so that there an agent has to learn what speaks
+against what. Upstream's texts come from Anthropic's persuasion set (CC BY-NC-SA 4.0): none is in this package.
 """
 
 import hashlib
@@ -104,4 +104,5 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
     argument = " ".join(f"{subject.capitalize()} {virtue}." for virtue in virtues)
     digest = hashlib.sha256(f"{claim} {argument}".encode()).hexdigest()[:8]
     return {"id": f"{subject}-{digest}", "claim": claim, "argument": argument,
-            "counters": [VIRTUES[virtue].split() for virtue in virtues]}
+            "counters": [VIRTUES[virtue].split() for virtue in virtues],
+            "beside": [word for virtue, words in VIRTUES.items() if virtue not in virtues for word in words.split()]}

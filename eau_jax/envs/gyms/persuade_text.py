@@ -1,8 +1,9 @@
 """Persuade in words: what the agent may do and the persuadee may say, and how text becomes one and comes from the other.
 
 A message names a point if it holds enough of the words that set the point apart, and opposes with a word that is not the
-persuadee's own. It gives a reason against the point if it holds one of the task's `counters`; where the task has none, if it
-says more in words of its own than it repeats of the case. Words alone cannot tell a good reason from a bad one: a judge can.
+persuadee's own. It gives a reason against the point if it holds one of the task's `counters`, and fewer words that are
+`beside` the case than it gives reasons; where the task has none, if it says more in words of its own than it repeats of the
+case. Words alone cannot tell a good reason from a bad one: a judge can.
 """
 
 import enum
@@ -161,6 +162,8 @@ def attacked(task: Task, content: str) -> int:
     else:
         said = set(stems(content))
         reasoned = sum(1 << k for k, words in enumerate(counters) if not said.isdisjoint(stems(" ".join(words))))
+        beside = said & set(stems(" ".join(task.data.get("beside", ()))))
+        reasoned = reasoned if reasoned.bit_count() > len(beside) else 0
     return named | reasoned | reasoned << POINTS
 
 

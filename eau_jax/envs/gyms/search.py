@@ -14,7 +14,7 @@ import numpy as np
 from flax import struct
 
 from eau_jax.core.knobs import knob
-from eau_jax.core.part import Act, Env, Reply, TimeStep
+from eau_jax.core.part import Act, Env, Floor, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs.gyms import search_text as text
 from eau_jax.envs.ending import absorb, first, stop_code, total_return
@@ -170,4 +170,5 @@ def search(index: Index) -> Env:
         rules=resources.files("eau_jax.envs").joinpath("rules/search.toml").read_text(encoding="utf-8"),
         table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parser(index),
         render=text.renderer(index), disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return,
-        expert=text.expert, novice=text.novice, question=text.question)
+        expert=text.expert, novice=text.novice, question=text.question,
+        floor=Floor(guesses=0.35))

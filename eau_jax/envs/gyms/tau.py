@@ -20,7 +20,7 @@ from typing import Any, Mapping
 import numpy as np
 
 from eau_jax.core.knobs import nearest
-from eau_jax.core.part import Act, Env, Kind, TimeStep
+from eau_jax.core.part import Act, Env, Floor, Kind, TimeStep
 from eau_jax.core.types import StopReason, Task
 from eau_jax.envs import file, message
 from eau_jax.envs.ending import stop_code
@@ -151,7 +151,8 @@ def tau_gym(domains: Mapping[str, Domain]) -> Env:
         prompt=lambda task: (SYSTEM.format(_WHO[task.id.partition("-")[0]]), task.data["obs"]), parse=part(_parse),
         render=part(_render), disclosed=told("disclosed"), secrets=told("secrets"), score=_score, metric=_score,
         expert=part(_expert), novice=part(_novice),
-        basis=lambda task, knobs, judged: described(below.of(task)[1], knobs, judged=False), host=True)
+        basis=lambda task, knobs, judged: described(below.of(task)[1], knobs, judged=False),
+        floor=Floor(idle=0.16), host=True)   # tasks whose gold actions leave nothing
 
 
 def _parse(below: _Below, task: Task, text: str, state: Gym | None) -> Act:

@@ -16,7 +16,7 @@ import numpy as np
 from flax import struct
 
 from eau_jax.core.knobs import knob
-from eau_jax.core.part import Act, Env, Reply, TimeStep
+from eau_jax.core.part import Act, Env, Floor, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs.gyms import travel_text as text
 from eau_jax.envs.ending import absorb, first, stop_code
@@ -60,8 +60,8 @@ class Knobs:
     search_fail_every: int = knob(5, 0, 64, "every so many searches one fails on purpose; 0: none")
     volunteer_after: int = knob(3, 1, 64, "the off-topic message in a row that makes the default rules volunteer a "
                                           "preference; upstream's asynchronous step: 4")
-    look_first: int = knob(1, 0, 1, "1: an option counts only after its aspect's options were shown and the user told a wish "
-                                    "for it; 0, upstream: at once")
+    look_first: int = knob(1, 0, 1, "1: an option counts only after the options of its aspect were shown and a wish for it "
+                                    "was told; 0, upstream: at once")
     one_choice: int = knob(1, 0, 1, "1: one answer for each aspect, which drops its untold preferences")
     end_when_all_chosen: int = knob(1, 0, 1, "1: the task ends when each aspect has an answer; 0, upstream in training and "
                                              "evaluation: only when each best option was answered")
@@ -262,8 +262,9 @@ def _say(knobs: Knobs, seen: _Seen, act: Act, reply: Array, told: Array, offered
         (code == Do.FINISH, Say.ENDED), (code == Do.MALFORMED, Say.MALFORMED), (reply == Reply.LEAVE, Say.LEFT),
         (seen.down, Say.SEARCH_DOWN), (seen.again, Say.ALREADY_SEARCHED), (seen.found, Say.OPTIONS),
         ((code == Do.SEARCH) | (code == Do.SEARCH_BAD), Say.SEARCH_WRONG),
-        (seen.blocked, Say.ALREADY_PICKED), (seen.early, Say.TOO_EARLY), (seen.choice == BEST, Say.BEST), (seen.choice == CORRECT, Say.CORRECT),
-        (seen.choice == WRONG, Say.WRONG), (code == Do.PICK_MANY, Say.ONE_ONLY), (code == Do.PICK_BAD_ID, Say.BAD_ID),
+        (seen.blocked, Say.ALREADY_PICKED), (seen.early, Say.TOO_EARLY), (seen.choice == BEST, Say.BEST),
+        (seen.choice == CORRECT, Say.CORRECT), (seen.choice == WRONG, Say.WRONG), (code == Do.PICK_MANY, Say.ONE_ONLY),
+        (code == Do.PICK_BAD_ID, Say.BAD_ID),
         (offered != 0, jnp.where(plain, Say.VOLUNTEERED_PLAIN, Say.VOLUNTEERED)),
         (told != 0, jnp.where(plain, Say.REVEALED_PLAIN, Say.REVEALED)),
         ((reply == Reply.CLARIFY) & several, Say.ONE_AT_A_TIME), (reply == Reply.CLARIFY, Say.TOO_VAGUE),
@@ -305,4 +306,4 @@ travel = Env(
     rules=resources.files("eau_jax.envs").joinpath("rules/travel.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parse, render=text.render,
     disclosed=text.disclosed, secrets=text.secrets, score=choices, metric=choices, expert=text.expert, novice=text.novice,
-    question=text.question)
+    question=text.question, floor=Floor(guesses=0.16))

@@ -143,7 +143,7 @@ def secrets(task: Task, mask: int, seed: int) -> tuple[str, ...]:
 
 
 def expert(task: Task, state: Any, rng: np.random.Generator) -> str:
-    """Aspect by aspect: searches, asks for a wish, for the others too as far as 16 messages allow, answers the best option."""
+    """Aspect by aspect: searches, asks for a wish, for the others as far as 16 messages allow, answers the best option."""
     left = [aspect for aspect in task.data["dimensions"] if not _has(state.picked, aspect)]
     if not left:
         return "[finish]"

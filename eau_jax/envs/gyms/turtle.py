@@ -15,7 +15,7 @@ import numpy as np
 from flax import struct
 
 from eau_jax.core.knobs import knob
-from eau_jax.core.part import Act, Env, Reply, TimeStep
+from eau_jax.core.part import Act, Env, Floor, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs.gyms import turtle_text as text
 from eau_jax.envs.ending import absorb, first, stop_code, total_return
@@ -132,8 +132,8 @@ def reset(table: Table, knobs: Knobs, index: Array, key: Array) -> State:
     """The state before the first message about task `index`. Nothing is drawn: a task has one user."""
     zero = jnp.int32(0)
     return State(task=jnp.asarray(index, jnp.int32), turn=zero, done=jnp.bool_(False), stop=zero, stories=zero,
-                 best=jnp.float32(0), told=zero, confirmed=zero, last_code=jnp.int32(-1), last_print=jnp.float32(0), fruitless_run=zero,
-                 repeat_run=zero, invalid=zero, useless=zero)
+                 best=jnp.float32(0), told=zero, confirmed=zero, last_code=jnp.int32(-1), last_print=jnp.float32(0),
+                 fruitless_run=zero, repeat_run=zero, invalid=zero, useless=zero)
 
 
 def observe(table: Table, knobs: Knobs, state: State, act: Act) -> Array:
@@ -230,4 +230,4 @@ turtle = Env(
     rules=resources.files("eau_jax.envs").joinpath("rules/turtle.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parse, render=text.render,
     disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert,
-    novice=text.novice, question=text.question)
+    novice=text.novice, question=text.question, floor=Floor(echo=0.02, everything=0.03, guesses=0.45))
