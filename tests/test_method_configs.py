@@ -83,6 +83,8 @@ def test_method_on_the_quickstart(where):
 
 
 def trained(tmp_path, where):
+    cache = Path(jax.config.jax_compilation_cache_dir)   # what all methods compile, they compile once
+    (tmp_path / ".jax_cache").symlink_to(cache.resolve(), target_is_directory=True)
     config = load_method(where)(tiny(root=str(tmp_path), name="run"))
     train.train(config, Path(tiny_config.__file__).read_text(), resume=False)
     return list(read_lines(tmp_path / "run" / "metrics.jsonl"))

@@ -93,7 +93,10 @@ MEASURED = {  # in groups of three; a random critic where the method reads one, 
 }
 
 
-@pytest.mark.parametrize("name", BIASED)
+QUICK = ("gae_lambda", "bilevel_gamma", "vapo_exact", "dr_grpo", "grpo", "userrl_equalized_mean", "userrl_em_r2g", "infopo")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in BIASED])
 def test_measured_bias(name):
     part, seen, values, settings = BIASED[name]
     assert bias(part, seen, values, size=3, **settings) == pytest.approx(MEASURED[name], abs=.001)
