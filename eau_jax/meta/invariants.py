@@ -192,7 +192,8 @@ def _play(lanes: Lanes, knobs: Any, rules: Any, indices: list[int], seed: int) -
             reply = env.render(seat.task, act, step, moved.state, words)
             if not (step.done or step.tool) and (found := told(reply, hidden)):
                 public = told("\n".join([*seat.seen, *env.disclosed(seat.task, int(step.disclosed), words)]), found)
-                leaks += [f"a reply says the hidden value {value!r}: {reply[:120]!r}" for value in found if value not in public]
+                leaks += [f"a reply says the hidden value {value!r}: {reply[:120]!r}"
+                          for value in found if value not in public]
             seat.seen.append(reply)
             out.total[cell] += step.reward
             out.success[cell] |= bool(step.success)

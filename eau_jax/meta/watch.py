@@ -135,7 +135,7 @@ def judge(rows: Sequence[Row], since: int, prediction: Prediction, anchor: Seque
     earlier, later = _split(rows, since)
     later = [row for row in later if row["step"] < since + prediction.within_updates][-AFTER:]
     before, after = _series(earlier, prediction.metric), _series(later, prediction.metric)
-    floor = noise_floor([row for row in rows if row["step"] < since], prediction.metric)
+    floor = noise_floor([row for row in rows if row["step"] < since], prediction.metric, then=max(len(later), 1))
     fell = soft(rows, since, anchor)
     numbers = (float(before.mean()) if before.size else math.nan, float(after.mean()) if after.size else math.nan, floor)
     if fell is not None:
