@@ -205,6 +205,7 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
                           config.rollout.tasks, config.rollout.refill)
 
     batch = run(roll_out())
+    parts.engine.drop_cache()  # its memory is the learner's until the next batch
     dropped(batch.collected, watch)
     if not any(batch.kept):
         watch.say(f"update {step}: none of {len(batch.collected)} groups passed algorithm.keep_groups, so there is nothing "

@@ -172,11 +172,24 @@ def test_new_weights_drop_the_cache():
 
 def test_a_cache_that_outlives_its_weights_is_seen():
     class Stale(JaxEngine):
-        def _drop_cache(self):
+        def drop_cache(self):
             """Keeps what the old weights computed."""
 
     found, expected = push_between(Stale)
     assert np.abs(np.array(found[:2]) - np.array(expected[:2])).max() > 1e-3
+
+
+def test_a_session_goes_on_after_the_cache_was_freed():
+    async def run(free):
+        sampler = engine()
+        await sampler.push(weights(QWEN3), 0, 1.0)
+        first = await ask(sampler, "a", prompt(1))
+        if free:
+            sampler.drop_cache()
+            assert sampler._cache is None
+        return await ask(sampler, "a", np.concatenate([prompt(1), first.tokens, prompt(9, 5)]))
+
+    assert asyncio.run(run(True)).tokens.tolist() == asyncio.run(run(False)).tokens.tolist()
 
 
 def test_a_push_waits_for_open_requests_and_later_ones_wait_for_it():

@@ -248,11 +248,11 @@ class JaxEngine:
         # Committed to where they are: weights that are not would be compiled for a second time.
         self._params = jax.tree.map(lambda x: jax.device_put(x, x.sharding), push.params)
         self._temperature, self.version = np.float32(push.temperature), push.version
-        self._drop_cache()
+        self.drop_cache()  # nothing of the old weights may be read again, by value or (a NaN under a mask) by accident
         push.future.set_result(None)
 
-    def _drop_cache(self):
-        """Nothing of the old weights may be read again, by value or (a NaN under a mask) by accident."""
+    def drop_cache(self) -> None:
+        """Frees the cache's memory until the next request; histories that return are fed again. No request may run."""
         self._slots.held[:] = 0
         self._cache = None
 
