@@ -1,7 +1,7 @@
 """Numbers of one update, counted over its episode records: what the detectors of `signals.py` read beside the metrics.
 
-Nothing hidden is needed: what a user may have leaked or made up is found by comparing the episodes of a task, which share its
-values, and the tasks of a batch, which do not. Every name begins with "meta/"; nan where nothing could be counted.
+Nothing hidden is needed: what a user may have leaked or made up is found by comparing the episodes of a task, which share
+its values, and the tasks of a batch, which do not. Every name begins with "meta/"; nan where nothing could be counted.
 """
 
 import collections
@@ -42,7 +42,7 @@ def measure(records: Sequence[Record], step: int) -> dict[str, float]:
       near_miss             failures whose score is all but a success's, among failures
       unearned              successes without a score, or of nothing but the agent's ending it, among successes
       return_rank           rank-biserial correlation of return and success, in [-1, 1]: 1 where each success has more
-      unsolicited           slots that the user told though the message named others, or none in the first 2 turns, per episode
+      unsolicited           slots told though the message named others, or none in the first 2 turns, per episode
       stonewalled           episodes in which 3 fair questions in a row, or more, got nothing
       premature_stop        episodes that the user left while he was asked something new, or within 3 turns
       leaks                 user turns that tell a value of the task that was not disclosed
@@ -69,20 +69,22 @@ def _groups(usable: Sequence[Record]) -> dict[str, float]:
         scores[record["task"]].append(record["score"])
     groups = [group for group in scores.values() if len(group) > 1]
     same = [np.mean(group) for group in groups if max(group) - min(group) < 1e-6]
-    share = (lambda count: count / len(groups)) if groups else (lambda count: math.nan)
+    count = len(groups) if groups else math.nan
     return {"group_std": _mean(np.std(group) for group in groups),
-            "unsolved_groups": share(sum(mean < 0.5 for mean in same)), "solved_groups": share(sum(mean >= 0.5 for mean in same))}
+            "unsolved_groups": sum(mean < 0.5 for mean in same) / count,
+            "solved_groups": sum(mean >= 0.5 for mean in same) / count}
 
 
 def _endings(usable: Sequence[Record]) -> dict[str, float]:
     cut = [record for record in usable if record["stop"] in ("max_turns", "max_tokens")]
-    progress = sum(_progressing(record) for record in cut)
+    progress = sum(progressing(record) for record in cut)
     wins = [record for record in usable if record["success"]]
     losses = [record for record in usable if not record["success"]]
     lengths = [len(record["turns"]) for record in wins]
     count = max(len(usable), 1)
     return {
-        "truncated": len(cut) / count, "truncated_progressing": progress / count, "truncated_stuck": (len(cut) - progress) / count,
+        "truncated": len(cut) / count, "truncated_progressing": progress / count,
+        "truncated_stuck": (len(cut) - progress) / count,
         "turn_limit": max((len(record["turns"]) for record in cut), default=math.nan),
         "success_turns_p50": np.percentile(lengths, 50) if lengths else math.nan,
         "success_turns_p90": np.percentile(lengths, 90) if lengths else math.nan,
@@ -92,7 +94,7 @@ def _endings(usable: Sequence[Record]) -> dict[str, float]:
         "return_rank": _rank([record["return"] for record in wins], [record["return"] for record in losses])}
 
 
-def _progressing(record: Record) -> bool:
+def progressing(record: Record) -> bool:
     """Whether one of the last turns was told something new, was rewarded, or was a new message that was answered."""
     told, said, new = 0, set(), []
     masks = any(turn["act"]["disclosed"] for turn in record["turns"])
@@ -185,14 +187,15 @@ def _tells(value: str) -> bool:
     """Whether a value is one that no reply holds by chance."""
     words = value.split()
     text = " ".join(words)
-    return len(words) <= MOST_WORDS and text not in _EMPTY and (len(text) >= 4 or (len(text) >= 2 and any(map(str.isdigit, text))))
+    long = len(text) >= (2 if any(map(str.isdigit, text)) else 4)
+    return long and len(words) <= MOST_WORDS and text not in _EMPTY
 
 
 def _held(text: str, values: Iterable[str]) -> set[str]:
     """The values that a text holds as whole words."""
     words = _WORD.findall(text.casefold())
-    grams = (" ".join(words[first:first + size]) for size in range(1, MOST_WORDS + 1) for first in range(len(words) - size + 1))
-    return {gram for gram in grams if gram in values}
+    spans = ((first, size) for size in range(1, MOST_WORDS + 1) for first in range(len(words) - size + 1))
+    return {gram for first, size in spans if (gram := " ".join(words[first:first + size])) in values}
 
 
 def _padded(text: str) -> str:
@@ -220,7 +223,8 @@ def _repetitions(usable: Sequence[Record]) -> dict[str, float]:
                 before = seen.setdefault((history, name, what is told), what)
                 pairs[name] += before is not what
                 pairs[f"{name} differs"] += before != what
-    return {f"{name}_differs": pairs[f"{name} differs"] / pairs[name] if pairs[name] else math.nan for name in ("tool", "outcome")}
+    return {f"{name}_differs": pairs[f"{name} differs"] / pairs[name] if pairs[name] else math.nan
+            for name in ("tool", "outcome")}
 
 
 def _sources(usable: Sequence[Record]) -> dict[str, float]:

@@ -1,10 +1,10 @@
 """Detectors: each is a number of the run's history so far, a limit, and how often the limit must be passed to be an alarm.
 
-A history is the run's rows of metrics in order, oldest first: those of metrics.jsonl joined with `measure.measure` of the same
-update. A detector's value at an update is a pure function of the rows up to it. It is an alarm when its limit is passed in
-`need` of the last `of` updates ("3 of the last 5" unless told), all of the generation in force; so a signal's value is the
-`need`-th strongest of them, and a fault that grows never turns an alarm off. A metric that is missing or not finite raises no
-alarm and lowers `Signal.known`.
+A history is the run's rows of metrics in order, oldest first: those of metrics.jsonl joined with `measure.measure` of the
+same update. A detector's value at an update is a pure function of the rows up to it. It is an alarm when its limit is passed
+in `need` of the last `of` updates ("3 of the last 5" unless told), all of the generation in force; so a signal's value is
+the `need`-th strongest of them, and a fault that grows never turns an alarm off. A metric that is missing or not finite
+raises no alarm and lowers `Signal.known`.
 
 Limits come from reports of others where there are any; (P) marks a starting value of ours, to be calibrated by
 `thresholds.calibrate` on a run without faults.

@@ -39,7 +39,8 @@ def calibrate(rows: Rows, limits: Mapping[str, float] = DEFAULTS) -> dict[str, f
       ThresholdError: when there are fewer rows than that.
     """
     if len(rows) < WINDOWS:
-        raise ThresholdError(f"{len(rows)} updates are too few to calibrate limits; give at least {WINDOWS}, of a run without faults")
+        raise ThresholdError(f"{len(rows)} updates are too few to calibrate limits; give at least {WINDOWS} of a run "
+                             f"without faults")
     out = dict(limits)
     for detector in DETECTORS:
         values = [strengths(detector, rows[:end]) for end in range(1, len(rows) + 1)]
@@ -66,7 +67,8 @@ def load(path: Path, env: str) -> dict[str, float]:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
         given, owner = document["limits"], document["env"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ThresholdError(f'{path}: cannot be read as limits ({error!r}); it must hold {{"env": ..., "limits": {{...}}}}') from None
+        raise ThresholdError(f"{path}: cannot be read as limits ({error!r}); it must hold an object of env (a name) and "
+                             f"limits (numbers by name)") from None
     if owner != env:
         raise ThresholdError(f"{path}: these are limits of the environment {owner!r}, not of {env!r}; calibrate some for it")
     for name, value in given.items():
