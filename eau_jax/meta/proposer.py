@@ -14,7 +14,7 @@ class View:
     """What a proposer may read, and where it may write: a snapshot that `snapshot.build` made, and nothing else of the run.
 
         view/   read only: metrics.jsonl  episodes/<step>.jsonl  knobs/{schema,current}.json  rules/current.toml
-                rules/features.json  diagnosis.json  history.json  prompt.txt  pool/*.md  SKILL.md
+                rules/{own.toml,features.json}  diagnosis.json  history.json  prompt.txt  pool/*.md  SKILL.md
         inbox/  where proposals are put
         home/   the proposer's own HOME
     """

@@ -80,7 +80,8 @@ def build(root: Path, sources: Sources, limits: Limits = Limits()) -> View:
              "knobs/schema.json": _json(schema(sources.knobs)),
              "knobs/current.json": _json({"generation": sources.generation, "step": sources.step,
                                           "values": knob.values(sources.knobs)}),
-             "rules/current.toml": sources.rules, "rules/features.json": _json(list(sources.env.features)),
+             "rules/current.toml": sources.rules, "rules/own.toml": sources.env.rules,
+             "rules/features.json": _json(list(sources.env.features)),
              "diagnosis.json": _json(sources.diagnosis), "history.json": _json(list(sources.history))}
     files |= _episodes(sources, limits) | _pool(sources.pool, limits.pool_bytes)
     for name, text in files.items():
