@@ -28,9 +28,13 @@ from eau_jax.eval.players import scripted
 
 DATA = Path(os.environ.get("EAU_DATA", "data"))
 UPSTREAM = "UserRL cf55a30"
-# Upstream's rules where ours differ by default; the metric of travel ignores its rewards.
-RULES = {"travel": {"env.r_search": 0.2, "env.r_pref": 0.6, "env.volunteer_after": 4, "env.end_when_all_chosen": 0, "env.ask_cap": 12},
-         "persuade": {"env.reward_mode": 1}}
+# Upstream's rules where ours differ by default; the metric of travel ignores its rewards. They pay some agents that do not
+# try (`Env.floor` holds for the defaults): leave this out to compare agents, keep it to compare with published numbers.
+RULES = {"travel": {"env.r_search": 0.2, "env.r_pref": 0.6, "env.volunteer_after": 4, "env.end_when_all_chosen": 0,
+                    "env.ask_cap": 12, "env.look_first": 0},
+         "turtle": {"env.max_stories": 64, "env.answer_cost": 0.0}, "function": {"env.max_wrong": 64},
+         "persuade": {"env.reward_mode": 1, "env.patience": 64}, "intention": {"env.ask_cap": 16, "env.patience": 64},
+         "telepathy": {"env.max_wrong": 64}, "search": {"env.max_wrong": 64}}
 
 
 def gym(name: str, env, tasks) -> Bench:
@@ -55,7 +59,7 @@ def plan() -> Plan:
             gym("telepathy", telepathy, telepathy_tasks),
             # Needs passages; upstream searches the web. Not in the papers' averages.
             Bench("search", search(index(search_tasks.corpus())), lambda: search_tasks.generate("test", 32, 0),
-                  version="eau_jax generator", averaged=False),
+                  version="eau_jax generator", averaged=False, knobs=RULES["search"]),
         ),
         player=lambda: scripted("expert"),
     )
