@@ -1,6 +1,7 @@
 """The one channel of a coding agent: an MCP server over standard input and output with the typed tool `submit_proposal`.
 
-    python -m eau_jax.meta.inbox_server VIEW INBOX MOST
+    python -m eau_jax.meta.inbox_server VIEW INBOX MOST          # serves
+    python -m eau_jax.meta.inbox_server VIEW INBOX MOST FILE     # hands in one file, for agents that have a shell only
 
 It tells the agent what is wrong with a proposal and keeps those that are right as INBOX/proposal-<n>.json; the host reads
 them, believes nothing, and checks everything again. One JSON-RPC message a line (Model Context Protocol, stdio transport).
@@ -68,10 +69,14 @@ def complaints(proposal: Any, schema: Mapping[str, Mapping[str, Any]], current: 
         wrong.append(f"base_generation is {proposal.base_generation}; the generation in force is {current['generation']}")
     if proposal.owner not in ("user", "env", "rl"):
         wrong.append(f"the changes belong to {proposal.owner}; one proposal changes what one of user, env, rl owns")
-    if len(proposal.changes) > MOST_CHANGES:
-        wrong.append(f"{len(proposal.changes)} knobs are changed; at most {MOST_CHANGES} in one proposal")
+    count = len(proposal.changes) + bool(proposal.rules) + bool(proposal.task_mix)
+    if count > MOST_CHANGES:
+        wrong.append(f"it makes {count} changes; allowed: {MOST_CHANGES}, rules and task mix counted as one each")
     for path, value in proposal.changes.items():
         wrong += _knob(path, value, schema, current["values"])
+    if proposal.task_mix and proposal.task_mix.keys() != current["task_mix"].keys():
+        wrong.append(f"task_mix names {', '.join(proposal.task_mix)}; every bucket is named once, and the buckets are "
+                     f"{', '.join(current['task_mix']) or 'none: the tasks of this run have no buckets'}")
     try:
         tomllib.loads(proposal.rules)
     except tomllib.TOMLDecodeError as error:
@@ -111,7 +116,7 @@ def answer(message: Mapping[str, Any], view: Path, inbox: Path, most: int) -> di
     if method == "tools/call" and params.get("name") == TOOL:
         accepted, told = submit(json.dumps(params.get("arguments") or {}), view, inbox, most)
         return reply | {"result": {"content": [{"type": "text", "text": told}], "isError": not accepted}}
-    return reply | {"error": {"code": -32601, "message": f"no such method or tool: {method} {params.get('name', '')}".strip()}}
+    return reply | {"error": {"code": -32601, "message": f"no such method or tool: {method} {params.get('name', '')}"}}
 
 
 def _keep(path: Path, text: str) -> None:
@@ -119,8 +124,12 @@ def _keep(path: Path, text: str) -> None:
 
 
 def main() -> None:
-    """Serves until standard input ends."""
+    """Serves until standard input ends, or hands in one file; then exit status 1 says that it was refused."""
     view, inbox, most = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    for file in sys.argv[4:]:
+        accepted, told = submit(Path(file).read_text(encoding="utf-8", errors="replace"), view, inbox, most)
+        print(told)
+        sys.exit(not accepted)
     for line in sys.stdin:
         try:
             message = json.loads(line)

@@ -1,7 +1,8 @@
 """What a proposer sees: copies of training-side records, built from a list of what is allowed, hidden values masked.
 
 A file, a field or a metric that is not named here is not copied. A value that a task hides from the agent stands as the
-handle `<hidden_k>`, k its place among the task's hidden values, wherever it occurs: a leak stays visible, its value does not.
+handle `<hidden_k>`, k its place among the task's hidden values, wherever it occurs: a leak stays visible, its value
+does not.
 """
 
 import dataclasses
@@ -58,6 +59,7 @@ class Sources:
     rules: str                               # TOML in force
     generation: int
     step: int                                # updates done
+    task_mix: Mapping[str, float] = dataclasses.field(default_factory=dict)   # {bucket: share}; {}: tasks have no buckets
     diagnosis: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     history: Sequence[Mapping[str, Any]] = ()   # earlier proposals and what became of them
     pool: Path | None = None                 # folder of the experience pool
@@ -79,7 +81,7 @@ def build(root: Path, sources: Sources, limits: Limits = Limits()) -> View:
     files = {"SKILL.md": SKILL.read_text(encoding="utf-8"), "metrics.jsonl": _metrics(sources.run, limits.rows),
              "knobs/schema.json": _json(schema(sources.knobs)),
              "knobs/current.json": _json({"generation": sources.generation, "step": sources.step,
-                                          "values": knob.values(sources.knobs)}),
+                                          "values": knob.values(sources.knobs), "task_mix": sources.task_mix}),
              "rules/current.toml": sources.rules, "rules/own.toml": sources.env.rules,
              "rules/features.json": _json(list(sources.env.features)),
              "diagnosis.json": _json(sources.diagnosis), "history.json": _json(list(sources.history))}
@@ -144,10 +146,11 @@ def _episodes(sources: Sources, limits: Limits) -> dict[str, str]:
         records = list(read_lines(file))
         unknown = {str(record["task"]) for record in records} - tasks.keys()
         if unknown:
-            raise SnapshotError(f"{file} holds an episode of task {sorted(unknown)[0]!r}, which is none of the training tasks")
+            raise SnapshotError(f"{file} holds an episode of task {sorted(unknown)[0]!r}, which is none of the training "
+                                f"tasks")
         drawn = sorted(random.Random(step).sample(range(len(records)), min(limits.episodes, len(records))))
-        text = "".join(json.dumps(episode(sources.env, tasks[records[place]["task"]], records[place], limits.characters)) + "\n"
-                       for place in drawn)
+        text = "".join(json.dumps(episode(sources.env, tasks[record["task"]], record, limits.characters)) + "\n"
+                       for record in (records[place] for place in drawn))
         room -= len(text)
         if room < 0:
             break

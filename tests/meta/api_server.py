@@ -1,11 +1,11 @@
-"""A real server on a local port that plays a language model's part from a script, in the protocol of two vendors.
+"""A real server on a local port that plays a language model's part from a script, in three protocols.
 
     with api_server([Call("Read", {"file_path": "SKILL.md"}), Call("mcp__eau__submit_proposal", {...}), "done"]) as server:
         claude("test-model", base_url=server.url)
 
-A step is a `Call` of a tool or a text, which ends the conversation. Which step is next follows from the number of tool results
-in the request, so a repeated request gets the same answer. Modes: "normal"; "down" answers 529 always; "stall" sends nothing;
-"cut" closes the stream in the middle.
+A step is a `Call` of a tool or a text, which ends the conversation. Which step is next follows from the number of tool
+results in the request, so a repeated request gets the same answer. Modes: "normal"; "down" answers 529 always; "stall"
+sends nothing; "cut" closes the stream in the middle.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Server:
 
 @contextlib.contextmanager
 def api_server(script: Sequence[Call | str], mode: str = "normal") -> Iterator[Server]:
-    """A running server of the Anthropic protocol (/v1/messages) and of the Responses API (/v1/responses)."""
+    """A running server of the Anthropic protocol (/v1/messages), the Responses API and Chat Completions."""
     state = Server()
 
     class Handler(BaseHTTPRequestHandler):
@@ -71,6 +71,8 @@ def api_server(script: Sequence[Call | str], mode: str = "normal") -> Iterator[S
             else:
                 state.requests.append(body)
                 step = script[min(place, len(script) - 1)]
+            if self.path.endswith("/chat/completions"):
+                return self.json(200, _completion(step, place))
             events = _messages(step, place) if self.path.startswith("/v1/messages") else _responses(step, place)
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
@@ -112,9 +114,12 @@ def _tools(body: dict) -> bool:
 
 
 def _results(body: dict) -> Iterator[Any]:
-    """What tools have answered, in either protocol."""
+    """What tools have answered, in any of the protocols."""
     for message in body.get("messages", []):
-        if isinstance(message["content"], list):
+        if message["role"] == "tool":
+            yield message["content"]
+            continue
+        if isinstance(message.get("content"), list):
             yield from (block["content"] for block in message["content"] if block["type"] == "tool_result")
     for item in body["input"] if isinstance(body.get("input"), list) else []:
         if str(item.get("type", "")).endswith("_call_output"):
@@ -123,8 +128,8 @@ def _results(body: dict) -> Iterator[Any]:
 
 def _messages(step: Call | str, place: int) -> Iterator[dict]:
     yield {"type": "message_start", "message": {
-        "id": f"msg_{place}", "type": "message", "role": "assistant", "model": "test-model", "content": [], "stop_reason": None,
-        "stop_sequence": None, "usage": {"input_tokens": 100, "output_tokens": 1}}}
+        "id": f"msg_{place}", "type": "message", "role": "assistant", "model": "test-model", "content": [],
+        "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 100, "output_tokens": 1}}}
     if isinstance(step, str):
         block, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": step}
     else:
@@ -138,6 +143,16 @@ def _messages(step: Call | str, place: int) -> Iterator[dict]:
     yield {"type": "message_stop"}
 
 
+def _completion(step: Call | str, place: int) -> dict:
+    message: dict[str, Any] = {"role": "assistant", "content": step if isinstance(step, str) else None}
+    if isinstance(step, Call):
+        message["tool_calls"] = [{"id": f"call_{place}", "type": "function", "function": {
+            "name": step.tool, "arguments": json.dumps(step.arguments)}}]
+    return {"id": f"c{place}", "object": "chat.completion", "created": 0, "model": "test-model", "choices": [
+        {"index": 0, "message": message, "finish_reason": "stop" if isinstance(step, str) else "tool_calls"}],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}}
+
+
 def _responses(step: Call | str, place: int) -> Iterator[dict]:
     name = f"resp_{place}"
     if isinstance(step, str):
@@ -145,11 +160,12 @@ def _responses(step: Call | str, place: int) -> Iterator[dict]:
                 "content": [{"type": "output_text", "text": step, "annotations": []}]}
     else:
         item = {"type": "function_call", "id": f"fc_{place}", "call_id": f"call_{place}", "name": step.tool,
-                "arguments": json.dumps(step.arguments), "status": "completed", **({"namespace": step.space} if step.space else {})}
+                "arguments": json.dumps(step.arguments), "status": "completed",
+                **({"namespace": step.space} if step.space else {})}
     usage = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 20,
              "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 120}
     yield {"type": "response.created", "response": {"id": name, "object": "response", "status": "in_progress", "output": []}}
     yield {"type": "response.output_item.added", "output_index": 0, "item": item}
     yield {"type": "response.output_item.done", "output_index": 0, "item": item}
-    yield {"type": "response.completed", "response": {"id": name, "object": "response", "status": "completed", "output": [item],
-                                                      "usage": usage}}
+    yield {"type": "response.completed", "response": {"id": name, "object": "response", "status": "completed",
+                                                      "output": [item], "usage": usage}}

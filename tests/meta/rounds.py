@@ -1,4 +1,4 @@
-"""A small snapshot and proposals for tests of proposers. The snapshot lies in /tmp itself, where another user can reach it."""
+"""A small snapshot and proposals for tests of proposers. It lies in /tmp itself, where another user can reach it."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ TURNS = int(intention.knobs.max_turns)
 def proposal(turns: int = TURNS + 1, generation: int = 3, **more) -> dict:
     """A proposal about the limit of turns; right as it stands."""
     return {"base_generation": generation, "changes": {"env.max_turns": turns}, "prediction": PREDICTION,
-            "diagnosis": {"owner": "env", "fault": "too_few_turns", "confidence": 0.8}, "why": "many end at the limit"} | more
+            "diagnosis": {"owner": "env", "fault": "too_few_turns", "confidence": 0.8}, "why": "at the limit"} | more
 
 
 def write_run(folder: Path) -> Path:

@@ -4,7 +4,6 @@ import json
 import sys
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +18,7 @@ from eau_jax.meta.proposal import parse
 from eau_jax.meta.proposer import Budget
 
 KEY = "sk-test-0123456789abcdef"
+VERSION = "9.9.9 (fake)"
 SHORT = Budget(seconds=20, tokens=1000, proposals=2)
 confined = pytest.mark.skipif("landlock" not in process.protections(), reason="Landlock is not available here")
 
@@ -43,7 +43,7 @@ def test_a_refused_and_an_accepted_proposal(play):
     assert parse(batch.texts[0], "1", "claude").changes == {"env.max_turns": TURNS + 1}
     assert "out of range; allowed: 1 to 64" in transcript and "Accepted as proposal 1" in transcript
     facts = batch.agent
-    assert (facts["name"], facts["model"], facts["turns"], facts["cost"], facts["version"]) == ("claude", "m", 3, 0.02, "9.9.9 (fake)")
+    assert [facts[name] for name in ("name", "model", "turns", "cost", "version")] == ["claude", "m", 3, 0.02, VERSION]
     assert facts["tokens"] == {"input": 30, "output": 6, "cached": 100} and facts["isolation"] == process.protections()
     assert len(facts["transcript_sha256"]) == 64 and facts["exit"] == 0
 
@@ -133,7 +133,7 @@ def test_a_changed_snapshot_discards_the_round():
 
 CODEX = ['{"type":"thread.started","thread_id":"t1"}', '{"type":"turn.started"}',
          '{"type":"item.completed","item":{"id":"item_0","type":"error","message":"Model metadata for `m` not found."}}',
-         '{"type":"item.completed","item":{"id":"item_1","type":"command_execution","command":"cat SKILL.md","exit_code":0}}',
+         '{"type":"item.completed","item":{"id":"item_1","type":"command_execution","command":"ls","exit_code":0}}',
          '{"type":"item.completed","item":{"id":"item_2","type":"mcp_tool_call","server":"eau","tool":"submit_proposal",'
          '"result":{"content":[{"type":"text","text":"Refused: env.max_turns = 1000 is out of range"}]},"status":"failed"}}',
          '{"type":"item.completed","item":{"id":"item_3","type":"agent_message","text":"done"}}']
@@ -141,9 +141,9 @@ DONE = '{"type":"turn.completed","usage":{"input_tokens":500,"cached_input_token
 FAILED = '{"type":"turn.failed","error":{"message":"exceeded retry limit, last status: 529"}}'
 CLAUDE = ['{"type":"system","subtype":"init","session_id":"s1","model":"m","tools":["Read"],"mcp_servers":[]}',
           '{"type":"an event of a later version"}', 'a line that is no event']
-RESULT = '{"type":"result","subtype":"success","is_error":false,"num_turns":5,"total_cost_usd":0.01,"usage":{"input_tokens":600}}'
+RESULT = '{"type":"result","subtype":"success","is_error":false,"num_turns":5,"usage":{"input_tokens":600}}'
 LIMIT = '{"type":"result","subtype":"error_max_turns","is_error":true,"num_turns":40}'
-MINI = ["some text", 'mini', mini.MARK + '{"info":{"exit_status":"Submitted","model_stats":{"api_calls":4,"instance_cost":0}}}']
+MINI = ["some text", "mini", mini.MARK + '{"info":{"exit_status":"Submitted","model_stats":{"api_calls":4}}}']
 STEPS = mini.MARK + '{"info":{"exit_status":"LimitsExceeded","model_stats":{}}}'
 
 
@@ -195,7 +195,8 @@ def test_a_person_is_told_what_is_wrong_and_tries_again():
         waiting = threading.Thread(target=lambda: batches.append(human(0.02).propose(view, SHORT)))
         waiting.start()
         answer = view.inbox / "proposal-1.json.answer.txt"
-        for text, said in (("{", "not JSON"), (json.dumps(proposal(1000)), "out of range"), (json.dumps(proposal()), "Accepted")):
+        for text, said in (("{", "not JSON"), (json.dumps(proposal(1000)), "out of range"),
+                           (json.dumps(proposal()), "Accepted")):
             (view.inbox / "proposal-1.json").write_text(text)
             _until(lambda: answer.exists() and said in answer.read_text())
         waiting.join(5)

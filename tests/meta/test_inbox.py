@@ -11,6 +11,8 @@ from eau_jax.core import knobs as knob
 from eau_jax.core.knobs import KnobError
 from eau_jax.meta.inbox_server import answer, submit
 from eau_jax.meta.proposal import parse
+from eau_jax.meta.signals import FAULTS
+from eau_jax.meta.snapshot import SKILL
 
 INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2024-11-05"}}
 
@@ -33,7 +35,8 @@ def test_a_conversation_over_standard_input(view):
                 {"jsonrpc": "2.0", "id": 4, "method": "tools/call",
                  "params": {"name": "submit_proposal", "arguments": proposal(1000)}},
                 {"jsonrpc": "2.0", "id": 5, "method": "tools/call",
-                 "params": {"name": "submit_proposal", "arguments": proposal()}}, {"jsonrpc": "2.0", "id": 6, "method": "ping"}]
+                 "params": {"name": "submit_proposal", "arguments": proposal()}},
+                {"jsonrpc": "2.0", "id": 6, "method": "ping"}]
     lines = [json.dumps(message) for message in messages[:2]] + ["no json", "[1]"] + [json.dumps(m) for m in messages[2:]]
     done = subprocess.run([sys.executable, "-m", "eau_jax.meta.inbox_server", view.folder, view.inbox, "3"],
                           input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=20)
@@ -63,7 +66,8 @@ def test_the_server_starts_in_a_moment():
     (proposal(changes={"env.max_turns": float("nan")}), "NaN"),
     (proposal(rules="[[rule]"), "rules are not TOML"),
     (proposal(rules='default = "ANSWER"'), "belong to env+user"),
-    (proposal() | {"changes": dict.fromkeys(["env.max_turns", "env.a", "env.b"], 17)}, "3 knobs are changed"),
+    (proposal() | {"changes": dict.fromkeys(["env.max_turns", "env.a", "env.b"], 17)}, "it makes 3 changes; allowed: 2"),
+    (proposal(changes={}, task_mix={"easy": 0.5, "hard": 0.5}), "the tasks of this run have no buckets"),
     (proposal() | {"seal": 1}, "unknown field 'seal'"),
     (proposal(prediction={"metric": "x"}), "prediction has no field"),
     ({"diagnosis": {"owner": "moon", "fault": ""}}, "allowed: user, env, rl"),
@@ -83,7 +87,7 @@ def test_no_more_than_the_budget_is_kept(view):
 
 
 def test_a_diagnosis_alone_is_a_finding(view):
-    accepted, told = hand_in(view, {"diagnosis": {"owner": "checker", "fault": "broken_checker_negative"}, "why": "gold fails"})
+    accepted, told = hand_in(view, {"diagnosis": {"owner": "checker", "fault": "broken_checker_negative"}})
     assert accepted and "no change" in told and (view.inbox / "finding.json").exists()
 
 
@@ -99,3 +103,18 @@ def test_bounds_and_steps_are_those_of_the_trainer(view, value):
 
 def test_a_notification_is_not_answered(view):
     assert answer({"jsonrpc": "2.0", "method": "tools/list"}, view.folder, view.inbox, 1) is None
+
+
+def test_a_file_is_handed_in_by_a_command(view):
+    for number, (given, status) in enumerate([(proposal(1000), 1), (proposal(), 0)]):
+        file = view.home / f"{number}.json"
+        file.write_text(json.dumps(given))
+        done = subprocess.run([sys.executable, "-m", "eau_jax.meta.inbox_server", view.folder, view.inbox, "3", file],
+                              capture_output=True, text=True, timeout=20)
+        assert done.returncode == status and done.stdout.startswith(("Accepted", "Refused")[status])
+    assert [path.name for path in view.inbox.iterdir()] == ["proposal-1.json"]
+
+
+def test_the_skill_names_every_fault():
+    told = SKILL.read_text()
+    assert [fault for fault in FAULTS if fault != "none" and f"`{fault}`" not in told] == []

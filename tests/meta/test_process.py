@@ -18,7 +18,8 @@ confined = pytest.mark.skipif("landlock" not in protections(), reason="Landlock 
 def job(view, code, **more):
     """A job of Python code in a view."""
     given = {"command": [sys.executable, "-I", "-S", "-c", code], "environment": {"PATH": os.defpath}, "folder": view.folder,
-             "read": [view.folder], "write": [view.inbox], "ports": [], "seconds": 10.0, "idle_seconds": 10.0, "output": 10_000}
+             "read": [view.folder], "write": [view.inbox], "ports": [], "seconds": 10.0, "idle_seconds": 10.0,
+             "output": 10_000}
     return Job(**(given | more))
 
 
@@ -52,7 +53,8 @@ def test_a_child_in_a_session_of_its_own_ends_with_it(view):
             "start_new_session=True); print('started')")
     start = time.monotonic()
     assert run(job(view, code)).lines == ("started",) and time.monotonic() - start < 8
-    assert not [found for found in psutil.process_iter(["cmdline"]) if "time.sleep(599)" in " ".join(found.info["cmdline"] or [])]
+    running = [" ".join(found.info["cmdline"] or []) for found in psutil.process_iter(["cmdline"])]
+    assert not [line for line in running if "time.sleep(599)" in line]
 
 
 @confined

@@ -1,13 +1,16 @@
-"""The real programs, where they are installed, against a scripted server on a local port: read, look where they may not, propose."""
+"""The real programs, where they are installed, against a scripted server: read, look where they may not, propose."""
 
+import json
 import os
+import shlex
 
 import pytest
 
 from api_server import Call, api_server
 from rounds import proposal, round_of
 
-from eau_jax.meta.drivers import claude, codex, process
+from eau_jax.meta.drivers import agent as agent_module
+from eau_jax.meta.drivers import claude, codex, mini, process
 from eau_jax.meta.proposer import Budget
 
 pytestmark = pytest.mark.slow
@@ -74,3 +77,25 @@ def test_prose_is_no_proposal(agent):
     with round_of() as view, api_server(["I would raise env.max_turns to 20."]) as server:
         batch = make(server.url).propose(view, Budget(seconds=60))
     assert batch.status == "invalid" and "prose" in batch.problem
+
+
+@pytest.mark.skipif(mini.find() is None or "landlock" not in process.protections(), reason="mini-swe-agent is not installed")
+def test_mini_swe_agent_hands_in_by_a_command(monkeypatch):
+    monkeypatch.setenv(mini.KEY, SECRET)
+    with round_of() as view:
+        home, outside = view.home, view.root.parent / "run" / "metrics.jsonl"
+
+        def submit(given):
+            command, arguments, environment = agent_module.server(view, Budget(proposals=2))
+            line = shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), command, *arguments])
+            return Call("bash", {"command": f"cat > {home}/p.json <<'EOF'\n{json.dumps(given)}\nEOF\n{line} {home}/p.json"})
+
+        script = [Call("bash", {"command": f"head -1 SKILL.md; cat {outside}"}), submit(proposal(turns=1000)),
+                  submit(proposal()), Call("bash", {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})]
+        with api_server(script) as server:
+            batch = mini.mini("test-model", base_url=f"{server.url}/v1").propose(view, Budget(seconds=100, proposals=2))
+        results, told = server.results(), json.dumps(server.requests[0])
+    assert (batch.status, len(batch.texts), batch.problem) == ("ok", 1, "")
+    assert "holds this training run back" in results[0] and "Permission denied" in results[0]
+    assert "out of range; allowed: 1 to 64" in results[1] and "Accepted" in results[2]
+    assert "eau_jax.meta.inbox_server" in told and "2.4" in batch.agent["version"]

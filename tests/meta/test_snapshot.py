@@ -45,9 +45,9 @@ def strings(value):
 def recorded(env, task, seed=0):
     """A record of an episode that a good agent played, with what it must not hold beside it."""
     lines = play(env, task, env.expert, seed=seed)
-    turns = [{"agent": line.agent, "reply": line.reply, "spoke": "symbolic", "reward": line.reward, "act": {"kind": "ACTION"},
-              "told": list(env.disclosed(task, line.disclosed, seed)), "observation_ids": [1, 2], "action_ids": [3],
-              "logprobs": [0.0], "note": "not allowed"} for line in lines]
+    turns = [{"agent": line.agent, "reply": line.reply, "spoke": "symbolic", "reward": line.reward,
+              "act": {"kind": "ACTION"}, "told": list(env.disclosed(task, line.disclosed, seed)), "observation_ids": [1, 2],
+              "action_ids": [3], "logprobs": [0.0], "note": "not allowed"} for line in lines]
     return {"task": task.id, "env": env.name, "user": "symbolic", "seed": seed, "generation": 3, "stop": "completed",
             "score": 1.0, "return": 1.0, "success": True, "error": "", "tokens": 9, "final_ids": [4], "system": "s",
             "opening": env.prompt(task)[1], "answer": "not allowed", "turns": turns}
@@ -66,7 +66,8 @@ def test_values_that_a_task_hides_are_handles(tmp_path, name):
             for value in leaks(text, hidden(env, task, record))]
     assert said, "the episodes tell nothing, so this test would prove nothing"
     write_episodes(write_run(tmp_path / "run"), records)
-    view = build(tmp_path / "snap", sources(tmp_path / "run", env=env, tasks=tasks, knobs={"env": env.knobs}, rules=env.rules))
+    view = build(tmp_path / "snap", sources(tmp_path / "run", env=env, tasks=tasks, knobs={"env": env.knobs},
+                                            rules=env.rules))
     seen = view.episodes()[5]
     for record, task in zip(seen, tasks, strict=True):
         found = [value for text in strings(record) for value in leaks(text, env.secrets(task, 0, 0))]
@@ -103,7 +104,8 @@ def test_only_what_is_named_is_copied(tmp_path):
     view = build(tmp_path / "snap", sources(run, pool=pool, history=[{"id": "1", "verdict": "kept"}]))
     assert sorted(texts(view.folder)) == [
         "SKILL.md", "diagnosis.json", "history.json", "knobs/current.json", "knobs/schema.json", "metrics.jsonl",
-        "pool/lessons-L-1.md", "rules/current.toml", "rules/features.json"]
+        "pool/lessons-L-1.md", "rules/current.toml", "rules/features.json",
+        "rules/own.toml"]
     assert view.lines("metrics.jsonl")[0] == {"step": 1, "generation": 3, "rollout/stop_max_turns": 0.4}
     current = view.json("knobs/current.json")
     assert (current["generation"], current["values"]["env.max_turns"]) == (3, 16)

@@ -1,8 +1,8 @@
 """What all coding agents share: start it in a snapshot, follow it, and say what came of it.
 
-A round counts when the program ended with status 0, reported a result, reported no error, left a proposal or a finding in the
-inbox, and changed nothing of what it was shown. Exit status or result alone do not tell: both are known to say "success" after a
-failure. Everything else is a batch without texts and with the reason.
+A round counts when the program ended with status 0, reported a result, reported no error, left a proposal or a finding in
+the inbox, and changed nothing of what it was shown. Exit status or result alone do not tell: both are known to say "success"
+after a failure. Everything else is a batch without texts and with the reason.
 """
 
 import dataclasses
@@ -79,8 +79,8 @@ def _round(program: Program, view: View, budget: Budget, idle_seconds: float) ->
         return Batch("agent_error", agent={"name": program.name}, problem=program.missing)
     secret = os.environ.get(program.key, "")
     if not (secret or program.base_url):
-        return Batch("agent_error", agent={"name": program.name}, problem=f"the environment variable {program.key} is not set: it "
-                     f"holds the key of the API that {program.name} talks with")
+        return Batch("agent_error", agent={"name": program.name}, problem=f"the environment variable {program.key} is not "
+                     f"set: it holds the key of the API that {program.name} talks with")
     before = snapshot.manifest(view.folder)
     serve(view)
     launch = program.launch(binary, view, budget)
@@ -94,9 +94,10 @@ def _round(program: Program, view: View, budget: Budget, idle_seconds: float) ->
     end = end._replace(lines=tuple(scrubbed(line, secret) for line in end.lines), errors=scrubbed(end.errors, secret))
     digest = _keep(view, end)
     shutil.rmtree(view.home, ignore_errors=True)
-    facts = {"version": version(binary, binary.stat().st_mtime), "isolation": process.protections(), "transcript_sha256": digest}
+    facts = {"version": version(binary, binary.stat().st_mtime), "isolation": process.protections(),
+             "transcript_sha256": digest}
     batch = conclude(program, end, view, budget, before)
-    return dataclasses.replace(batch, agent={**batch.agent, **facts})
+    return dataclasses.replace(batch, agent={**facts, **batch.agent})
 
 
 def conclude(program: Program, end: process.End, view: View, budget: Budget, before: Mapping[str, str]) -> Batch:
@@ -240,6 +241,7 @@ def _limit(program: Program, budget: Budget) -> Callable[[str], str]:
 
 def _keep(view: View, end: process.End) -> str:
     """Writes the transcript; its SHA-256."""
-    text = "".join(line + "\n" for line in end.lines) + json.dumps({"stderr": end.errors, "end": end.why, "exit": end.code}) + "\n"
+    last = json.dumps({"stderr": end.errors, "end": end.why, "exit": end.code})
+    text = "".join(line + "\n" for line in (*end.lines, last))
     (view.root / TRANSCRIPT).write_text(text, encoding="utf-8")
     return hashlib.sha256(text.encode()).hexdigest()

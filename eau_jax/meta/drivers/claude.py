@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Sequence
 
 from eau_jax.meta.drivers import process
-from eau_jax.meta.drivers.agent import Launch, Outcome, Program, events, prompt, proposer, server
+from eau_jax.meta.drivers.agent import IDLE_SECONDS, Launch, Outcome, Program, events, prompt, proposer, server
 from eau_jax.meta.inbox_server import NAME, TOOL
 from eau_jax.meta.proposer import Budget, Proposer, View
 
@@ -20,7 +20,8 @@ QUIET = {name: "1" for name in ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DIS
                                 "DISABLE_ERROR_REPORTING")}
 
 
-def claude(model: str = "", *, base_url: str = "", binary: str = "", turns: int = 40, idle_seconds: float = 300.0) -> Proposer:
+def claude(model: str = "", *, base_url: str = "", binary: str = "", turns: int = 40,
+           idle_seconds: float = IDLE_SECONDS) -> Proposer:
     """Claude Code. The key comes from the environment variable ANTHROPIC_API_KEY and goes to the program only.
 
     Args:
@@ -39,27 +40,29 @@ def program(model: str = "", base_url: str = "", binary: str = "", turns: int = 
     def launch(found: Path, view: View, budget: Budget) -> Launch:
         command, arguments, environment = server(view, budget)
         config = view.home / "mcp.json"
-        config.write_text(json.dumps({"mcpServers": {NAME: {"type": "stdio", "command": command, "args": arguments,
-                                                            "env": environment}}}), encoding="utf-8")
+        served = {"type": "stdio", "command": command, "args": arguments, "env": environment}
+        config.write_text(json.dumps({"mcpServers": {NAME: served}}), encoding="utf-8")
         # A shell only where the kernel holds it: the program's own rules are no boundary.
         tools = ["Read", "Grep", "Glob", *(["Bash"] if "landlock" in process.protections() else [])]
-        line = [str(found), "-p", prompt(budget), "--output-format", "stream-json", "--verbose", "--permission-mode", "dontAsk",
-                "--tools", ",".join(tools), "--allowedTools", *tools, f"mcp__{NAME}__{TOOL}", "--mcp-config", str(config),
-                "--strict-mcp-config", "--setting-sources", "", "--max-turns", str(turns), "--max-budget-usd",
-                f"{budget.cost:g}", "--no-session-persistence", *(["--model", model] if model else [])]
-        return Launch(line, {**QUIET, "CLAUDE_CODE_MAX_RETRIES": str(RETRIES), "SHELL": "/bin/bash",
-                             "CLAUDE_CODE_TMPDIR": str(view.home / "tmp"),
-                             **({"ANTHROPIC_BASE_URL": base_url} if base_url else {})}, view.folder, [found.resolve().parent])
+        line = [str(found), "-p", prompt(budget), "--output-format", "stream-json", "--verbose",
+                "--permission-mode", "dontAsk", "--tools", ",".join(tools),
+                "--allowedTools", *tools, f"mcp__{NAME}__{TOOL}", "--mcp-config", str(config), "--strict-mcp-config",
+                "--setting-sources", "", "--max-turns", str(turns), "--max-budget-usd", f"{budget.cost:g}",
+                "--no-session-persistence", *(["--model", model] if model else [])]
+        settings = {**QUIET, "CLAUDE_CODE_MAX_RETRIES": str(RETRIES), "SHELL": "/bin/bash",
+                    "CLAUDE_CODE_TMPDIR": str(view.home / "tmp"), **({"ANTHROPIC_BASE_URL": base_url} if base_url else {})}
+        return Launch(line, settings, view.folder, [found.resolve().parent])
 
-    return Program("claude", lambda: find(binary), "Claude Code was not found; install it with pip install 'eau-jax[meta]', or "
-                   "name its executable with `binary`", launch, read, spent, KEY, base_url)
+    return Program("claude", lambda: find(binary), "Claude Code was not found; install it with "
+                   "pip install 'eau-jax[meta]', or name its executable with `binary`", launch, read, spent, KEY, base_url)
 
 
 def find(binary: str = "") -> Path | None:
     """The executable: the one named, the one on the PATH, or the one in `claude-agent-sdk`."""
     spec = importlib.util.find_spec("claude_agent_sdk")
-    bundled = Path(spec.submodule_search_locations[0]) / "_bundled" / "claude" if spec and spec.submodule_search_locations else None
-    choices = [binary] if binary else [shutil.which("claude"), bundled]
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    bundled = [Path(folder) / "_bundled" / "claude" for folder in folders]
+    choices = [binary] if binary else [shutil.which("claude"), *bundled]
     return next((Path(path) for path in choices if path and Path(path).is_file()), None)
 
 

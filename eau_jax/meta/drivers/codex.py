@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Sequence
 
 from eau_jax.meta.drivers import process
-from eau_jax.meta.drivers.agent import Launch, Outcome, Program, events, prompt, proposer, server
+from eau_jax.meta.drivers.agent import IDLE_SECONDS, Launch, Outcome, Program, events, prompt, proposer, server
 from eau_jax.meta.inbox_server import NAME
 from eau_jax.meta.proposer import Budget, Proposer, View
 
@@ -17,7 +17,7 @@ KEY = "OPENAI_API_KEY"
 RETRIES = 3
 
 
-def codex(model: str = "", *, base_url: str = "", binary: str = "", idle_seconds: float = 300.0) -> Proposer:
+def codex(model: str = "", *, base_url: str = "", binary: str = "", idle_seconds: float = IDLE_SECONDS) -> Proposer:
     """Codex. The key comes from the environment variable OPENAI_API_KEY and goes to the program only.
 
     Args:
@@ -39,10 +39,10 @@ def program(model: str = "", base_url: str = "", binary: str = "") -> Program:
         # Where the kernel holds the whole program, its own sandbox would be a second one inside and may not start.
         sandbox = "danger-full-access" if "landlock" in process.protections() else "read-only"
         line = [str(found), "exec", "--json", "--skip-git-repo-check", "-C", str(view.folder), "-s", sandbox, prompt(budget)]
-        return Launch(line, {"CODEX_HOME": str(home), "SHELL": "/bin/bash"}, view.folder, [found.parent, found.parent.parent])
+        return Launch(line, {"CODEX_HOME": str(home), "SHELL": "/bin/bash"}, view.folder, [found.parent.parent])
 
-    return Program("codex", lambda: find(binary), "Codex was not found; install it with npm install -g @openai/codex, or name "
-                   "its executable with `binary`", launch, read, spent, KEY, base_url)
+    return Program("codex", lambda: find(binary), "Codex was not found; install it with npm install -g @openai/codex, or "
+                   "name its executable with `binary`", launch, read, spent, KEY, base_url)
 
 
 def _config(model: str, base_url: str, view: View, budget: Budget) -> str:

@@ -1,10 +1,12 @@
-"""Runs a command that sees and writes only what it is given. Started as a script, by `process.py`; knows nothing of this package.
+"""Runs a command that sees and writes only what it is given. A script that `process.py` starts; it knows no other file.
 
-    python confine.py '{"read": [...], "write": [...], "user": [uid, gid] or null, "ports": [443] or null, "landlock": true}' CMD...
+    python confine.py '{"read": [...], "write": [...], "user": [uid, gid] or null, "ports": [443] or null,
+                       "landlock": true}' COMMAND...
 
-Landlock (Linux 5.13 or newer) needs no rights: files outside the folders cannot be opened; from Linux 6.7 TCP connections go
-to `ports` only, from 6.12 no signal reaches another process. A process of root becomes another user; under Landlock it keeps the
-right to read files wherever they lie, so that an interpreter in somebody's home can run. What cannot be had is an error: exit 126.
+Landlock (Linux 5.13 or newer) needs no rights: files outside the folders cannot be opened; from Linux 6.7 TCP connections
+go to `ports` only, from 6.12 no signal reaches another process. A process of root becomes another user; under Landlock it
+keeps the right to read files wherever they lie, so that an interpreter in somebody's home can run. What cannot be had is
+an error: exit status 126.
 """
 
 import json

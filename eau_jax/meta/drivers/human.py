@@ -1,13 +1,12 @@
-"""A person as a proposer: puts proposal*.json into the inbox with a text editor, and finds the answer in a file beside it."""
+"""A person as a proposer: writes proposal-1.json into the inbox with a text editor; the answer is a file beside it."""
 
-import json
 import os
 import time
 
 from eau_jax.core.records import write_atomic
 from eau_jax.meta.drivers.agent import handed_in
 from eau_jax.meta.inbox_server import complaints
-from eau_jax.meta.proposal import Batch, ProposalError, finding, parse
+from eau_jax.meta.proposal import Batch, ProposalError, parse
 from eau_jax.meta.proposer import Budget, Proposer, View
 
 POLL_S = 0.2

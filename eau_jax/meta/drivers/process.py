@@ -18,6 +18,7 @@ NOBODY = 65534
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/proc", "/sys/fs/cgroup", *(f"/etc/{name}" for name in (
     "ssl", "ca-certificates", "pki", "resolv.conf", "hosts", "host.conf", "nsswitch.conf", "gai.conf", "passwd", "group",
     "services", "protocols", "localtime", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")))
+DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "random", "urandom", "tty", "shm"))
 LINGER_S = 1.0     # for output that is still in the pipe when a program has ended
 
 
@@ -54,7 +55,7 @@ def run(job: Job, watch: Callable[[str], str] = lambda line: "") -> End:
     """
     held, start = protections(), time.monotonic()
     confined = {"read": [*map(str, job.read), *SYSTEM, *_python()],
-                "write": [*map(str, job.write), "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/tty", "/dev/shm"],
+                "write": [*map(str, job.write), *DEVICES],
                 "user": [NOBODY, NOBODY] if "user" in held else None, "ports": job.ports, "landlock": "landlock" in held}
     if "user" in held:
         for folder in job.write:
@@ -73,8 +74,8 @@ def run(job: Job, watch: Callable[[str], str] = lambda line: "") -> End:
     code = process.wait()
     if code == 126 and errors.startswith(b"confine: "):
         why, problem = "unstarted", errors.decode("utf-8", "replace").strip()
-    lines = out.decode("utf-8", "replace").split("\n")
-    return End(why, code, tuple(line for line in lines if line), errors.decode("utf-8", "replace"), time.monotonic() - start, problem)
+    lines = tuple(line for line in out.decode("utf-8", "replace").split("\n") if line)
+    return End(why, code, lines, errors.decode("utf-8", "replace"), time.monotonic() - start, problem)
 
 
 def _follow(process: subprocess.Popen, job: Job, watch: Callable[[str], str],
@@ -126,7 +127,7 @@ def _end(process: subprocess.Popen) -> None:
 
 @functools.cache
 def protections() -> tuple[str, ...]:
-    """What holds a program on this machine, each tried once: "landlock", "user", "processes". A warning names what is missing."""
+    """What holds a program here, each tried once: "landlock", "user", "processes"; without the first there is a warning."""
     held = []
     for name, user, landlock in (("landlock", None, True), ("user", [NOBODY, NOBODY], "landlock" in held)):
         landlock = landlock or "landlock" in held
