@@ -240,7 +240,7 @@ def _known_too_well(rows: Rows) -> float:
 def _farmed(rows: Rows) -> float:
     """Slope of the return over 20 updates in standard errors, where success does not rise with it and the two are hardly
     correlated; else 0."""
-    if len(rows) < 10:
+    if len(rows) < 10 or math.isnan(number(rows[-1], "rollout/return_mean")):
         return math.nan
     rank = _mean(column(rows[-5:], "meta/return_rank"))
     success = slope(column(rows[-20:], "rollout/success_rate"))
