@@ -147,7 +147,7 @@ def _namespace() -> tuple[str, ...]:
     """The command that starts another one among processes of its own, which end with it; () where this machine has none."""
     for rights in ((), ("--user", "--map-current-user")):
         prefix = ("unshare", *rights, "--pid", "--fork", "--kill-child", "--mount-proc", "--")
-        if _works([*prefix, "true"]):
+        if _works([*prefix, sys.executable, "-I", "-S", "-c", "pass"]):
             return prefix
     return ()
 
