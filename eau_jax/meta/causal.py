@@ -41,12 +41,12 @@ class Trial:
     """What is to be played. Two trials of one seed play the same tasks with the same draws."""
 
     agent: str            # "policy" | "expert" (the environment's script) | "idle" (answers 0, then ends)
-    episodes: int
+    episodes: int             # about as many
     seed: int
     own_user: bool = False    # the symbolic user under the environment's own rules, in place of the user in force
     turns: float = 1.0        # times the limit of turns in force, rounded up, within its bounds
     more: int = 0             # turns added to it at least
-    group: int = 1            # episodes of a task; more where there are too few tasks
+    group: int = 1            # episodes of a task at least; more where there are too few tasks
 
 
 Play = Callable[[Trial], Sequence[Record]]   # records as of `rollout.collect.to_record`, infrastructure errors among them
@@ -163,7 +163,7 @@ def player(env: Env, user: User, tasks: Sequence[Task], chat: Chat, budgets: Bud
             rows = np.random.default_rng(trial.seed).permutation(len(tasks))[:max(trial.episodes // trial.group, 1)]
             groups, _ = run(collect(own if trial.own_user else current, agents[trial.agent], chat,
                                     Pinned(tree, rules, pinned.generation), budgets if trial.agent == "policy" else roomy,
-                                    indices=rows.tolist(), group_size=-(-trial.episodes // len(rows)), run_seed=run_seed,
+                                    indices=rows.tolist(), group_size=max(trial.episodes // len(rows), trial.group), run_seed=run_seed,
                                     step=trial.seed))
             return json.loads(json.dumps([plain(to_record(episode)) for group in groups for episode in group]))
         return play
