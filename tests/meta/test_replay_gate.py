@@ -55,8 +55,8 @@ def test_the_share_of_changed_turns_by_hand():
 
 
 def test_an_earlier_end_changes_every_turn_that_is_lost():
-    stage = blast([heard(1, 2, 4, 8)] * 16, [heard(1, stop=2)] * 16, [heard(1, 2, 4, 8)] * 16)
-    assert stage.numbers["changed_share"] == 1.0   # the first turn ends the episode, three are missing
+    stage = blast([heard(1, 2, 4, 8)] * 16, [heard(1, 2, stop=2)] * 16, [heard(1, 2, 4, 8)] * 16)
+    assert stage.numbers["changed_share"] == 0.75   # the second turn ends the episode, two are missing
     assert stage.numbers["ended_earlier_share"] == 1.0 and stage.numbers["other_stop_share"] == 1.0
 
 
@@ -75,6 +75,8 @@ def test_returns_that_stop_telling_success_from_failure():
     assert blind.passed is False and "falls from 1.00 to 0.00" in blind.reason and "failures must earn less" in blind.reason
     assert rewards(paid(1.0, 0.0), paid(0.0, 1.0), won).numbers["correlation_after"] == pytest.approx(-1.0)
     assert rewards(paid(1.0, 0.0), paid(0.5, 0.5), [True] * 16).passed is None
+    assert rewards(paid(0.0, 1.0), paid(0.0, 0.5), won).passed             # a faulty reward, a step towards a sound one
+    assert rewards(paid(0.0, 0.5), paid(0.0, 1.0), won).passed is False    # and one away from it
 
 
 def test_the_gate_s_reward_check_on_real_episodes():
