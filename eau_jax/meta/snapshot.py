@@ -5,6 +5,7 @@ handle `<hidden_k>`, k its place among the task's hidden values, wherever it occ
 does not.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -12,6 +13,7 @@ import json
 import os
 import random
 import re
+import shutil
 import stat
 from pathlib import Path
 from typing import Any, Iterable, Mapping, Sequence
@@ -200,6 +202,14 @@ def _pool(pool: Path | None, size: int) -> dict[str, str]:
             break
         kept[f"pool/{'-'.join(path.relative_to(pool).parts)}"] = path.read_text(encoding="utf-8", errors="replace")
     return kept
+
+
+def remove(view: View) -> None:
+    """Deletes a snapshot, whose folders nobody may write; what cannot be deleted stays."""
+    for base, _, _ in os.walk(view.root):
+        with contextlib.suppress(OSError):
+            os.chmod(base, 0o700)
+    shutil.rmtree(view.root, ignore_errors=True)
 
 
 def manifest(folder: Path) -> dict[str, str]:

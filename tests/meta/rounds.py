@@ -40,6 +40,9 @@ def round_of() -> Iterator[View]:
     try:
         sources = snapshot.Sources(write_run(base / "run"), intention, TASKS, KNOBS, intention.rules, generation=3, step=5,
                                    diagnosis={"alarms": ["too_few_turns"]})
-        yield snapshot.build(base / "snap", sources)
+        view = snapshot.build(base / "snap", sources)
+        yield view
+        snapshot.remove(view)
+        assert not view.root.exists()
     finally:
         shutil.rmtree(base, ignore_errors=True)

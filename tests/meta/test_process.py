@@ -41,7 +41,7 @@ def test_output_status_and_watch(view):
     ("import time; time.sleep(60)", {"idle_seconds": 1.0}, "idle"),
     ("import os, time; os.close(1); os.close(2); time.sleep(60)", {"seconds": 1.0}, "late"),
     ("while True: print('x' * 100)", {}, "flood"),
-    ("import time\nfor _ in range(6): print('x', flush=True); time.sleep(0.4)", {"idle_seconds": 1.5}, "itself"),
+    ("import time\nfor _ in range(5): print('x', flush=True); time.sleep(0.3)", {"idle_seconds": 1.2}, "itself"),
 ])
 def test_limits(view, code, limits, why):
     assert run(job(view, code, **limits)).why == why
