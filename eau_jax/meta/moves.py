@@ -7,6 +7,8 @@ the policy's own faults for training.
 import math
 from typing import Callable, Iterator, Mapping
 
+import numpy as np
+
 from eau_jax.meta.scene import Move, Scene, find, plus, predicted, times, to
 from eau_jax.meta.signals import column, number, slope
 from eau_jax.users.rules import compile_rules, dump
@@ -142,8 +144,9 @@ def _entropy_high(scene: Scene) -> Iterator[Move]:
 
 def _critic(scene: Scene) -> Iterator[Move]:
     losses = column(scene.rows[-10:], "learn/critic_loss")
-    turns = [(b - a) * (c - b) < 0 for a, b, c in zip(losses, losses[1:], losses[2:])]
-    swings = len(turns) >= 3 and sum(turns) >= 0.75 * len(turns) and slope(losses) > -2.0
+    steps = np.diff(losses[np.isfinite(losses)])
+    back = (steps[1:] * steps[:-1] < 0).mean() if len(steps) >= 4 else 0.0
+    swings = back >= 0.75 and np.abs(steps).mean() > 0.25 * np.nanmean(np.abs(losses))
     factor, said = (0.5, "its loss swings; smaller steps") if swings else (1.5, "its loss falls slowly; larger steps")
     yield predicted(scene, "up", ("learn/explained_variance",), f"the critic explains nothing; {said}",
                     times(scene, CRITIC_RATE, factor), effect=0.1, within=10)
