@@ -94,7 +94,8 @@ async def _converse(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinn
     observation = chat.opening(system, opening)
     if len(observation) + budgets.min_new_tokens > budgets.max_tokens:
         raise ValueError(f"the prompt of task {task.id!r} has {len(observation)} tokens, and an episode may have "
-                         f"{budgets.max_tokens}: raise rollout.max_tokens or leave long tasks out")
+                         f"{budgets.max_tokens}: raise rollout.max_tokens, leave long tasks out, or shorten the system text, "
+                         f"which has {len(system)} characters (some environments take one of your own: `system=...`)")
     state = simulator.reset(pinned.knobs, index, group)
     history, told, talk, known, solved = np.zeros(0, np.int32), 0, [("user", opening)], [], False
     while True:

@@ -30,8 +30,8 @@ class _Legs(NamedTuple):
     cost: Array         # [] i32: what changing to them costs
 
 
-def airline_slice(domain: Domain) -> Env:
-    """The array environment of the airline domain.
+def airline_slice(domain: Domain, system: str | None = None) -> Env:
+    """The array environment of the airline domain. `system` is as of `tau2.world.world`.
 
     Raises:
       ValueError: for a database beyond the sizes above.
@@ -54,7 +54,7 @@ def airline_slice(domain: Domain) -> Env:
 
     return sliced(domain, Slice(
         shared(base, legs, len(days) * len(flights)), lambda here: arrays(domain, here, legs), write, pack, records,
-        lambda *call: output(domain, *call)))
+        lambda *call: output(domain, *call)), system)
 
 
 def write(table: Shared, fixed: Fixed, at: Records, knobs: Knobs, act: Act) -> tuple[Records, Array]:

@@ -204,7 +204,8 @@ def arrays(domain: Domain, here: Row, goods: Catalogue) -> tuple[Fixed, Records]
         gift[place], balance[place] = method["source"] == "gift_card", _cents(method.get("balance", 0))
     fixed = Fixed(item=item, amount=amount, payer=payer, gift=gift, methods=np.int32(len(methods)))
     return fixed, Records(status=status, address=address, paid=room(NONE, np.int8), method=room(NONE, np.int8),
-                          cents=room(0, np.int32), rows=room(0, np.int8), chosen=item, look=room(NONE, np.int16), balance=balance, home=np.int32(digest(user["address"])))
+                          cents=room(0, np.int32), rows=room(0, np.int8), chosen=item, look=room(NONE, np.int16),
+                          balance=balance, home=np.int32(digest(user["address"])))
 
 
 def records(view: View, here: Row, at: Records, goods: Catalogue) -> Changed:

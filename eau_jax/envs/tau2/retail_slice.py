@@ -31,8 +31,8 @@ class _Pairs(NamedTuple):
     differ: Array       # [] bool: each new item is another one
 
 
-def retail_slice(domain: Domain) -> Env:
-    """The array environment of the retail domain.
+def retail_slice(domain: Domain, system: str | None = None) -> Env:
+    """The array environment of the retail domain. `system` is as of `tau2.world.world`.
 
     Raises:
       ValueError: for a database beyond the sizes of `retail_records`.
@@ -41,7 +41,8 @@ def retail_slice(domain: Domain) -> Env:
     return sliced(domain, Slice(
         shared(domain, goods), lambda here: arrays(domain, here, goods), write,
         lambda here, at, name, args, outside: packed(domain, here, goods, name, args),
-        lambda here, at, outside: records(View(domain.base, outside), here, at, goods), lambda *call: output(domain, *call)))
+        lambda here, at, outside: records(View(domain.base, outside), here, at, goods), lambda *call: output(domain, *call)),
+        system)
 
 
 def write(table: Shared, fixed: Fixed, at: Records, knobs: Knobs, act: Act) -> tuple[Records, Array]:

@@ -84,9 +84,9 @@ class _Path(NamedTuple):
         return self.host.table((task,))[0]
 
 
-def sliced(domain: Domain, own: Slice) -> Env:
-    """The array environment of a domain."""
-    path = _Path(domain, own, world(domain), Memory())
+def sliced(domain: Domain, own: Slice, system: str | None) -> Env:
+    """The array environment of a domain. `system` is as of `world`."""
+    path = _Path(domain, own, world(domain, system), Memory())
     prepared = _preparing(path)
     by_host = lambda agent: lambda task, state, rng: agent(task, _seen(path, task, state), rng)
     return path.host._replace(
