@@ -61,6 +61,7 @@ def test_the_expert_scores_one_and_the_record_names_everything(tmp_path):
     assert one["benches"]["intention"]["knobs"]["env.max_turns"] == 16 and one["knob_generation"] == 0
     assert {"user", "judge", "seed", "repeats", "player", "identity", "eau_jax"} <= one.keys()
     assert one["benches"]["intention"].keys() >= {"version", "split", "basis", "tasks_sha256", "files_sha256", "rules_sha256"}
+    assert one["benches"]["intention"]["floor"] == intention.floor._asdict()
 
 
 def test_the_same_plan_gives_the_same_record(tmp_path):

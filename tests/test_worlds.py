@@ -97,7 +97,7 @@ def test_no_reply_holds_what_was_not_disclosed(worlds, name, count):
     assert told_something or not getattr(WORLDS[name], "TELLS", True)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if hasattr(WORLDS[name], "FLOOR")])
+@pytest.mark.parametrize("name", ["colbench", "telecom"])
 def test_agents_that_do_not_try_earn_no_more_than_the_floor(worlds, name):
     """Those of the gyms are in test_floors.py."""
     world, pinned = worlds(name)
@@ -111,7 +111,7 @@ def test_agents_that_do_not_try_earn_no_more_than_the_floor(worlds, name):
             lines = list(episode(world, pinned, index, 0, agent))
             total = sum(float(step.reward) for _, _, step, _ in lines)
             scores.append(world.env.score(world.tasks[index], lines[-1][1], total))
-        assert np.mean(scores) <= WORLDS[name].FLOOR + 1e-9, (kind, np.mean(scores))
+        assert np.mean(scores) <= max(world.env.floor) + 1e-9, (kind, np.mean(scores))
 
 
 @pytest.mark.parametrize("name", NAMES)

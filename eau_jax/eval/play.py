@@ -73,7 +73,7 @@ def describe(plan: Plan, player: Player, worlds: Mapping[str, Simulator]) -> dic
     """Everything that the results depend on, as JSON values."""
     benches = {bench.name: {
         "env": bench.env.name, "version": bench.version, "split": bench.split,
-        "basis": _basis(plan, bench, worlds[bench.name].tasks),
+        "basis": _basis(plan, bench, worlds[bench.name].tasks), "floor": _floor(plan, bench),
         "tasks": len(worlds[bench.name].tasks), "tasks_sha256": digest(worlds[bench.name].tasks),
         "files_sha256": {Path(file).name: sha256(file) for file in bench.files}, "averaged": bench.averaged,
         "knobs": knob.values(bench.pinned(plan.user).knobs),
@@ -92,6 +92,13 @@ def _basis(plan: Plan, bench: Bench, tasks: Sequence[Task]) -> dict[str, int]:
     knobs, judged = bench.pinned(plan.user).knobs["env"], plan.judge is not None and bench.env.verdict is not None
     named = bench.env.basis or (lambda task, knobs, judged: "the environment's own score")
     return dict(collections.Counter(named(task, knobs, judged) for task in tasks).most_common())
+
+
+def _floor(plan: Plan, bench: Bench) -> dict[str, float] | None:
+    """What agents that do not try score, as the environment states it for its default knobs; None: not known."""
+    own, used = ({path: value for path, value in knob.values(tree).items() if path.startswith("env.")}
+                 for tree in ({"env": bench.env.knobs}, bench.pinned(plan.user).knobs))
+    return dict(bench.env.floor._asdict()) if bench.env.floor is not None and own == used else None
 
 
 def _idle_judge(plan: Plan, worlds: Mapping[str, Simulator]) -> None:

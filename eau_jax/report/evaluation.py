@@ -53,7 +53,8 @@ def write_page(folder: str | Path) -> Path:
     passes, means = _passes(record), _means(record)
     counts = [[name, *(number(result[column]) for column in COUNTS), *(number(result["spoke"].get(who, 0)) for who in SPOKE)]
               for name, result in results.items()]
-    bases = [[name, ", ".join(f"{basis} ({tasks})" for basis, tasks in bench["basis"].items())]
+    bases = [[name, ", ".join(f"{basis} ({tasks})" for basis, tasks in bench["basis"].items()),
+              f"up to {max(bench['floor'].values()):.2f}" if bench["floor"] else "not stated for these rules"]
              for name, bench in record["benches"].items()]
     body = [
         tag("h1", record["name"]), tag("p", " · ".join(facts), class_="dim"),
@@ -64,7 +65,7 @@ def write_page(folder: str | Path) -> Path:
         tag("h2", "What else happened"),
         table(("benchmark", *COUNTS.values(), *SPOKE.values()), counts),
         *(note(remark) for remark in remarks(folder)),
-        tag("h2", "What a score is made of"), table(("benchmark", "basis (tasks)"), bases),
+        tag("h2", "What a score is made of"), table(("benchmark", "basis (tasks)", "score of an agent that does not try"), bases),
         tag("h2", "Dialogues"),
         *(part for name in results for part in
           (tag("h3", name), *ranked([line for line in one.episodes if line["bench"] == name]))),

@@ -3,8 +3,7 @@
     env, generator   the part, and the module with `generate` and `load`
     CODES            the enum of act codes
     MOVED            see function.py; so is TELLS, which may be left out
-    NULLS            more agents that do not try, see nulls.py; may be left out. FLOOR: what such agents may score, where
-                     `env.floor` does not say it
+    NULLS            more agents that do not try, see nulls.py; may be left out.
     random_acts      (tasks, shape, rng) -> Act with leading axes `shape`; column b plays task b modulo their number
     sayable_acts     (task, rng) -> acts of every code that can be put into words
     agent_text       (task, act) -> words that `parse` reads as this act

@@ -13,7 +13,6 @@ from worlds import draw_acts
 
 CODES = Do
 MOVED = {}
-FLOOR = 0.12   # what cannot be mended is solved by a transfer
 TURNS = 42     # random acts must reach the turn limit
 
 _SWITCHES = (Do.TOGGLE_AIRPLANE_MODE, Do.TOGGLE_DATA, Do.TOGGLE_ROAMING, Do.TOGGLE_DATA_SAVER_MODE, Do.TOGGLE_WIFI,

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eau_jax.core.part import Act, Env, Reply, TimeStep
+from eau_jax.core.part import Act, Env, Floor, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs.ending import absorb, first, stop_code
 from eau_jax.envs.message import with_reward
@@ -241,6 +241,7 @@ telecom = Env(
     rules=resources.files("eau_jax.envs").joinpath("rules/telecom.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=parse, render=text.render,
     disclosed=text.disclosed, secrets=text.secrets, score=score, metric=score, expert=agents.expert, novice=agents.novice,
+    floor=Floor(idle=0.12),   # what cannot be mended is solved by a transfer
     basis=lambda task, knobs, judged: " x ".join(task.data["evaluation_criteria"]["reward_basis"]))
 
 
