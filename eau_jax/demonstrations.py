@@ -55,6 +55,10 @@ def scripted(parts: Parts, watch: Watch) -> Data:
                                     max_new_tokens=parts.budgets.max_new_tokens)
     usable = [episode for episode in episodes if episode.stop.usable]
     watch.say(f"scripted score {np.mean([episode.score for episode in usable]):.3f}")
+    ends = [turn.ended for episode in usable for turn in episode.turns]
+    if "length" in ends:
+        watch.say(f"{ends.count('length')} of {len(ends)} scripted messages were cut at the token budget: raise "
+                  f"rollout.max_new_tokens ({parts.budgets.max_new_tokens}) or rollout.max_tokens ({parts.budgets.max_tokens})")
     counts = {"read": len(episodes), "unusable": len(episodes) - len(usable)}
     if config.role == "agent":
         return [_example(episode) for episode in usable], counts

@@ -51,11 +51,12 @@ def configured(env, tasks, root, **rollout) -> Config:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["retail", "retail_slice", "mock_solo", "tau_gym"])
-def test_two_updates(shared_data, tmp_path, name):
+def test_two_updates(shared_data, tmp_path, capsys, name):
     env, tasks = kinds(shared_data)[name]()
     (tmp_path / ".jax_cache").symlink_to(CACHE, target_is_directory=True)    # what one run compiles, the next ones find
     train.train(configured(env, tasks, tmp_path), runnable(TINY, {}), resume=False)
-    run = tmp_path / "tiny"
+    run, said = tmp_path / "tiny", " ".join(capsys.readouterr().out.split())
+    assert "scripted messages were cut at the token budget: raise rollout.max_new_tokens (24) or" in said, "a tool call is long"
     metrics = list(read_lines(run / "metrics.jsonl"))
     assert [line["step"] for line in metrics] == [1, 2] and metrics[1]["learn/action_tokens"] > 0
     assert metrics[0]["rollout/turns_mean"] > metrics[1]["rollout/turns_mean"], "the swap reaches a host world"
