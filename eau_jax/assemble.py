@@ -1,8 +1,9 @@
 """Parts from a config: tasks, simulators, model, learner, sampler. They meet here and in `train.py` only."""
 
 import dataclasses
+import functools
 from pathlib import Path
-from typing import NamedTuple, Sequence
+from typing import Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import HeldOutTask, Task
 from eau_jax.journal import Generation
 from eau_jax.learner.parts import Feedback, Learner
+from eau_jax.meta.gate import MIX_FLOOR
 from eau_jax.models.config import ModelConfig
 from eau_jax.rollout import template, tokenizer
 from eau_jax.rollout.episode import Budgets
@@ -36,6 +38,7 @@ class Parts(NamedTuple):
     test: Simulator
     budgets: Budgets
     first: Generation         # the knobs and rules that a run begins with
+    buckets: Mapping[str, tuple[int, ...]]   # {bucket: rows of its training tasks}; {} where tasks have no buckets
 
 
 def assemble(config: Config, folder: Path, model: ModelConfig) -> Parts:
@@ -52,9 +55,10 @@ def assemble(config: Config, folder: Path, model: ModelConfig) -> Parts:
     made = learner(config, model)
     if made.advantage.needs_gain:
         made = dataclasses.replace(made, feedback=feedback(chat))
-    return Parts(config, folder, model, chat, made, engine,
-                 simulator(config.env, config.user, tasks(config, "train"), config.judge),
-                 simulator(config.env, config.user, tasks(config, "test"), config.judge), budgets, first_generation(config))
+    train = simulator(config.env, config.user, tasks(config, "train"), config.judge)
+    return Parts(config, folder, model, chat, made, engine, train,
+                 simulator(config.env, config.user, tasks(config, "test"), config.judge), budgets, first_generation(config),
+                 buckets(config, train.tasks))
 
 
 def feedback(chat: template.Chat) -> Feedback:
@@ -99,6 +103,29 @@ def tasks(config: Config, split: str) -> tuple[Task, ...]:
     return tuple(HeldOutTask(task.id, task.env, task.data) for task in found) if split == "test" else found
 
 
+def buckets(config: Config, found: Sequence[Task]) -> dict[str, tuple[int, ...]]:
+    """{bucket: rows of its tasks}, in the order of names; {} where the config has no `tasks.bucket`.
+
+    Raises:
+      ConfigError: for fewer than two buckets, or one that is too small for a share of its own.
+    """
+    if config.tasks.bucket is None:
+        return {}
+    rows: dict[str, list[int]] = {}
+    for row, task in enumerate(found):
+        rows.setdefault(str(config.tasks.bucket(task)), []).append(row)
+    small = [name for name in sorted(rows) if len(rows[name]) < MIX_FLOOR * len(found)]
+    if small or len(rows) < 2:
+        said = f"only {len(rows[small[0]])} of {len(found)} training tasks in {small[0]!r}" if small else "them all in one"
+        raise ConfigError(f"tasks.bucket puts {said}; give two or more buckets, each with {MIX_FLOOR:.0%} of the tasks at least")
+    return {name: tuple(rows[name]) for name in sorted(rows)}
+
+
+def shares(parts: Parts, generation: Generation) -> dict[str, float]:
+    """{bucket: share of the tasks that are drawn}; {} where tasks have no buckets."""
+    return {name: generation.task_mix.get(name, len(rows) / len(parts.train.tasks)) for name, rows in parts.buckets.items()}
+
+
 def first_generation(config: Config) -> Generation:
     """Knobs and rules at the start. A broken rule file is named."""
     rules = config.env.rules
@@ -116,12 +143,16 @@ def first_generation(config: Config) -> Generation:
 
 def check(config: Config) -> None:
     """Raises what is wrong with the tasks, the rules, the knobs or the model folder, before anything is written."""
-    for split in ("train", "test"):
-        tasks(config, split)
+    names = buckets(config, tasks(config, "train"))
+    tasks(config, "test")
     generation = first_generation(config)
     for swap in sorted(config.swaps, key=lambda swap: swap.step):
         try:
-            generation = generation.swapped(swap.step, swap.knobs, swap.rules, config.env)
+            generation = generation.swapped(swap.step, swap.knobs, swap.rules, config.env, swap.task_mix)
+            if swap.task_mix and (swap.task_mix.keys() != names.keys() or abs(sum(swap.task_mix.values()) - 1) > 1e-6
+                                  or min(swap.task_mix.values()) < 0):
+                raise ValueError(f"task_mix is {dict(swap.task_mix)}; it must give each of {', '.join(names) or 'no buckets'} "
+                                 f"a share, and they must sum to 1")
         except ValueError as error:
             raise ConfigError(f"swap before update {swap.step}: {error}") from None
     make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
@@ -131,6 +162,28 @@ def check(config: Config) -> None:
     if config.model.make is None and not Path(config.model.folder, "config.json").is_file():
         raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "
                           f"(config.json, *.safetensors, tokenizer.json) with --model.folder")
+
+
+def drawer(parts: Parts, generation: Generation, step: int) -> Callable[[int, int, Sequence[int]], list[int]]:
+    """(round, count, rows used so far) -> rows of the training tasks that this round of update `step` collects."""
+    if generation.task_mix:
+        return functools.partial(draw_mixed, parts.config.seed, parts.buckets, generation.task_mix, step)
+    return functools.partial(draw, parts.config, len(parts.train.tasks), step)
+
+
+def draw_mixed(seed: int, rows: Mapping[str, Sequence[int]], mix: Mapping[str, float], step: int, number: int, count: int,
+               used: Sequence[int]) -> list[int]:
+    """`count` rows, or as many as are unused: of each bucket its share of them, rounded up or down so that the shares are
+    exact in the mean over updates. What a bucket is too small for is drawn from all others. A function of its arguments."""
+    random = np.random.default_rng([seed, 4, step, number])
+    free = {name: [row for row in random.permutation(rows[name]).tolist() if row not in set(used)] for name in rows}
+    borders = np.cumsum([mix[name] for name in rows]) * count
+    borders[-1] = count
+    quotas = np.diff(np.floor(borders + random.random()).astype(int), prepend=0)
+    chosen = [row for name, quota in zip(rows, quotas.tolist(), strict=True) for row in free[name][:quota]]
+    others = [row for name, quota in zip(rows, quotas.tolist(), strict=True) for row in free[name][quota:]]
+    chosen += random.permutation(others).tolist()[:count - len(chosen)]
+    return random.permutation(chosen).tolist()
 
 
 def draw(config: Config, total: int, step: int, number: int, count: int, used: Sequence[int]) -> list[int]:

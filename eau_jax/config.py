@@ -21,7 +21,7 @@ Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importin
 
 
 SECTIONS = {"Tasks": "tasks.", "Model": "model.", "Rollout": "rollout.", "Learn": "learn.", "Sft": "sft.",
-            "Evaluation": "eval.", "Checkpoint": "checkpoint.", "MeshSize": "mesh."}
+            "Evaluation": "eval.", "Checkpoint": "checkpoint.", "MeshSize": "mesh.", "Meta": "meta."}
 
 
 class ConfigError(ValueError):
@@ -52,6 +52,8 @@ class Tasks:
     """a file of held-out tasks, in place of generated ones"""
     load: Part = None
     """path -> tasks, reads the two files above"""
+    bucket: Part = None
+    """task -> name of its bucket, easier ones first in the order of names; a change may then shift shares between them"""
 
     def __post_init__(self):
         at_least(self, 1, "train", "test")
@@ -290,13 +292,62 @@ class MeshSize:
 
 
 @dataclasses.dataclass(frozen=True)
+class Meta:
+    """Changes that are proposed, tried, adopted and taken back while training runs."""
+
+    proposer: Part = None
+    """who proposes: `rules` of eau_jax.meta.rule_proposer, or one of eau_jax.meta.drivers; None: nothing is changed"""
+    every: int = 10
+    """updates between two rounds of proposing"""
+    burn_in: int = 10
+    """updates before the first round"""
+    swaps: int = 20
+    """changes that one run may adopt"""
+    cooldown: int = 5
+    """updates for which a knob, the rules or the task mix stay as they are after a change of them"""
+    ttl_least: int = 5
+    """updates after which a change is judged, at least"""
+    ttl_most: int = 20
+    """and at most, whatever its proposer asks for"""
+    blast: float = 0.3
+    """share of recorded turns that one change may make different"""
+    canary_tasks: int = 16
+    """tasks of an update that are also played under a change before it is adopted, rollout.group episodes each"""
+    anchor_tasks: int = 16
+    """fixed training tasks that are played under the first settings, one episode each; 0: none"""
+    anchor_every: int = 5
+    """updates between two times that they are played; the first update counts too"""
+    causal_tests: bool = True
+    """play what tells one cause from another before a diagnosis is made"""
+    limits: str = ""
+    """file of the detectors' limits, as written by eau_jax.meta.thresholds.save; empty: the defaults"""
+    seconds: float = 600.0
+    """of one round, for a proposer that training does not wait for"""
+    tokens: int = 400_000
+    """of its language model in one round"""
+    cost: float = 5.0
+    """US dollars that it may spend in one round, as far as it knows its prices"""
+
+    def __post_init__(self):
+        at_least(self, 1, "every", "burn_in", "swaps", "ttl_least", "canary_tasks", "anchor_every", "tokens")
+        at_least(self, 0, "cooldown", "anchor_tasks")
+        at_least(self, self.ttl_least, "ttl_most")
+        for name, high in (("blast", 1.0), ("seconds", float("inf")), ("cost", float("inf"))):
+            if not 0 < getattr(self, name) <= high:
+                raise ConfigError(f"meta.{name} = {getattr(self, name)} is out of range; allowed: above 0"
+                                  + (f", up to {high:g}" if high < float("inf") else ""))
+
+
+@dataclasses.dataclass(frozen=True)
 class Swap:
-    """A change of knobs or rules that takes effect before update `step`: a journal of these replays a run."""
+    """A change of knobs, rules or task mix that takes effect before update `step`: a journal of these replays a run."""
 
     step: int
     knobs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     rules: str = ""
     """TOML text of a new decision list; empty: unchanged"""
+    task_mix: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """{bucket: share} of the tasks; empty: unchanged"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,7 +377,8 @@ class Config:
     knobs: Part = dataclasses.field(default_factory=dict)
     """starting values of knobs by path, where they differ from the parts' defaults"""
     swaps: Part = ()
-    """scheduled changes of knobs and rules"""
+    """scheduled changes of knobs, rules and task mix"""
+    meta: Meta = Meta()
     judge: Part = None
     """a chat client that reads the agent's messages where words alone do not decide; None: words decide"""
 
@@ -351,6 +403,9 @@ class Config:
                               f"informative of eau_jax.core.batching or unsolved of eau_jax.algorithms.keep")
         if self.judge is not None and self.env.question is None and self.env.verdict is None:
             raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
+        if self.meta.proposer is not None and self.meta.canary_tasks > self.rollout.tasks:
+            raise ConfigError(f"meta.canary_tasks = {self.meta.canary_tasks}, but an update has rollout.tasks = "
+                              f"{self.rollout.tasks}; a canary is compared with episodes of its update, so give at most as many")
         _refuse_idle(self)
 
 
@@ -359,6 +414,7 @@ def _refuse_idle(config: Config) -> None:
     made = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
     critic = ("critic_updates", "critic_warmup", "critic_refit")
     has_critic, source = config.algorithm.advantage.needs_critic, config.sft.source
+    meta = config.meta
     idle = [
         (config.model.make is not None, config.model, "model", ("folder",), "the model is made by model.make"),
         (config.model.make is None, config.model, "model", made, "the model is read from model.folder"),
@@ -374,6 +430,12 @@ def _refuse_idle(config: Config) -> None:
         (source != "rollouts", config.sft, "sft", ("per_task",), f"sft.source is {source}"),
         (bool(config.tasks.train_file), config.tasks, "tasks", ("train",), "tasks.train_file is given"),
         (bool(config.tasks.test_file), config.tasks, "tasks", ("test",), "tasks.test_file is given"),
+        (meta.proposer is None and not any(swap.task_mix for swap in config.swaps), config.tasks, "tasks", ("bucket",),
+         "nothing changes the task mix"),
+        (meta.proposer is None, meta, "meta", tuple(vars(meta)), "meta.proposer is None"),
+        (meta.proposer is not None and meta.proposer.at_once, meta, "meta", ("seconds", "tokens", "cost"),
+         "this proposer answers at once"),
+        (meta.anchor_tasks == 0, meta, "meta", ("anchor_every",), "meta.anchor_tasks is 0"),
     ]
     for holds, part, where, names, why in idle:
         for field in dataclasses.fields(part):
@@ -383,7 +445,9 @@ def _refuse_idle(config: Config) -> None:
 
 
 def _swaps_rewards(config: Config) -> bool:
-    """Whether a scheduled swap changes what rewards mean."""
+    """Whether a scheduled swap changes what rewards mean, or a proposed one may."""
+    if config.meta.proposer is not None:
+        return True
     known = knob.specs({"env": config.env.knobs, "rl": default_knobs(config.algorithm)})
     return any(path in known and known[path].reward for swap in config.swaps for path in swap.knobs)
 

@@ -1,5 +1,6 @@
 """What a run folder holds before its first update, and what is taken back when a run is resumed."""
 
+import contextlib
 import datetime
 import hashlib
 import importlib.metadata
@@ -16,6 +17,7 @@ from eau_jax.config import Config
 from eau_jax.config_file import describe
 from eau_jax.core.records import RunFolder, RunFolderError
 from eau_jax.eval.held_out import sealed_file
+from eau_jax.meta import audit
 
 # What a config decided: where one of these is there, the config can no longer be another.
 LEARNED = {"model", "cold_start", "metrics.jsonl", "checkpoints"}
@@ -102,13 +104,14 @@ def _described(config: Config) -> dict[str, Any]:
 
 def _digests(config: Config) -> dict[str, str]:
     """SHA-256 of each file that the config names, so that a run is not resumed on an edited one."""
-    files = {"train_file": config.tasks.train_file, "test_file": config.tasks.test_file, "rules": config.rules}
+    files = {"train_file": config.tasks.train_file, "test_file": config.tasks.test_file, "rules": config.rules,
+             "limits": config.meta.limits}
     return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in files.items() if file}
 
 
 def rewind(folder: RunFolder, step: int) -> None:
     """Takes back every record of updates after `step`."""
-    for name in ("metrics.jsonl", "timings.jsonl"):
+    for name in ("metrics.jsonl", "timings.jsonl", audit.FILE):
         folder.truncate_after(name, step)
     for file in (folder.path / "episodes").glob("*.jsonl"):
         if int(file.stem) > step:
@@ -117,6 +120,12 @@ def rewind(folder: RunFolder, step: int) -> None:
         if json.loads(file.read_text(encoding="utf-8"))["step"] > step:
             (folder.path / "rules" / f"{file.stem}.toml").unlink(missing_ok=True)
             file.unlink()
+    for file in [*folder.path.glob("rounds/*"), *folder.path.glob("proposals/*/*")]:
+        number = file.name.split(".")[0]
+        if (int(number) if number.isdigit() else json.loads(file.read_text(encoding="utf-8"))["step"]) > step:
+            file.unlink()
+            with contextlib.suppress(OSError):   # a folder that holds more stays
+                file.parent.rmdir()
     sealed = sealed_file(folder.path)
     if sealed.exists():
         with RunFolder(sealed.parent) as other:

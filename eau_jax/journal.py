@@ -1,4 +1,4 @@
-"""The knobs and rules of a run, generation by generation: what an episode is pinned to, and what replays a run."""
+"""The knobs, rules and task mix of a run, generation by generation: what an episode is pinned to, and what replays a run."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from eau_jax.users.rules import compile_rules
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """One set of knobs and rules; it holds from update `step` on."""
+    """One set of knobs, rules and shares of the tasks; it holds from update `step` on."""
 
     number: int
     step: int
@@ -22,6 +22,7 @@ class Generation:
     changes: Mapping[str, Any]  # {path: [old, new]} against the generation before
     rules_changed: bool
     reward_step: int = 0       # the update from which rewards mean what they mean now; 0: they always did
+    task_mix: Mapping[str, float] = dataclasses.field(default_factory=dict)  # {bucket: share}; {}: tasks come as they are
 
     def pinned(self, env: Env) -> Pinned:
         """What episodes of this generation are played with."""
@@ -30,13 +31,15 @@ class Generation:
     def write(self, folder: RunFolder) -> None:
         """knobs/<generation>.json, rules/<generation>.toml, and knobs/current, which names the newest."""
         record = {"generation": self.number, "step": self.step, "values": knob.values(self.knobs),
-                  "changes": self.changes, "rules_changed": self.rules_changed, "reward_step": self.reward_step}
+                  "changes": self.changes, "rules_changed": self.rules_changed, "reward_step": self.reward_step,
+                  "task_mix": dict(self.task_mix)}
         folder.write(f"rules/{self.number}.toml", self.rules)
         folder.write(f"knobs/{self.number}.json", json.dumps(record, indent=1) + "\n")
         folder.write("knobs/current", f"{self.number}\n")
 
-    def swapped(self, step: int, changes: Mapping[str, float], rules: str, env: Env) -> "Generation":
-        """The next generation. Everything is checked before anything changes.
+    def swapped(self, step: int, changes: Mapping[str, float], rules: str, env: Env,
+                task_mix: Mapping[str, float] = {}) -> "Generation":
+        """The next generation; empty rules and an empty task mix stay. Everything is checked before anything changes.
 
         Raises:
           KnobError: unknown knob or value out of range. ValueError: rules that do not compile.
@@ -47,7 +50,8 @@ class Generation:
         before, after = knob.values(self.knobs), knob.values(tree)
         moved = {path: [before[path], after[path]] for path in after if after[path] != before[path]}
         paid = any(spec.reward for path, spec in knob.specs(tree).items() if path in moved)
-        return Generation(self.number + 1, step, tree, rules, moved, rules != self.rules, step if paid else self.reward_step)
+        return Generation(self.number + 1, step, tree, rules, moved, rules != self.rules, step if paid else self.reward_step,
+                          dict(task_mix or self.task_mix))
 
     def refits(self, step: int, updates: int) -> bool:
         """Whether update `step` is one of the first `updates` in which rewards mean what they mean now.
@@ -60,10 +64,10 @@ class Generation:
         """What a checkpoint keeps of it."""
         return {"generation": self.number, "generation_step": self.step, "knobs": knob.values(self.knobs),
                 "rules": self.rules, "changes": dict(self.changes), "rules_changed": self.rules_changed,
-                "reward_step": self.reward_step}
+                "reward_step": self.reward_step, "task_mix": dict(self.task_mix)}
 
     @classmethod
     def from_host(cls, tree: Any, host: Mapping[str, Any]) -> "Generation":
         """The generation that a checkpoint kept; `tree` has the knobs of the same parts."""
         return cls(host["generation"], host["generation_step"], knob.patch(tree, host["knobs"]), host["rules"],
-                   host["changes"], host["rules_changed"], host["reward_step"])
+                   host["changes"], host["rules_changed"], host["reward_step"], host["task_mix"])

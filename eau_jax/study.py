@@ -257,8 +257,9 @@ def copy_start(study: Study, cell: Cell) -> None:
 def _start_of(config: Config) -> str:
     """All settings but those that only the updates read: two configs of one text begin with the same weights."""
     described = describe(config)
-    for name in ("root", "algorithm", "eval", "checkpoint", "swaps"):
+    for name in ("root", "algorithm", "eval", "checkpoint", "swaps", "meta"):
         del described[name]
+    del described["tasks"]["bucket"]
     for name in ("steps", "epochs", "minibatches", "critic_updates", "critic_warmup", "critic_refit"):
         del described["learn"][name]
     for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries", "refill"):

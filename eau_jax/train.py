@@ -6,7 +6,6 @@ Everything random is a function of the seed and the update's number, so a run th
 ends with the same bits as one that was not. Times are kept apart from metrics for that reason.
 """
 
-import functools
 import json
 import sys
 import threading
@@ -18,7 +17,8 @@ import jax
 import numpy as np
 
 from eau_jax import demonstrations, start
-from eau_jax.assemble import Parts, assemble, check, draw, traces
+from eau_jax.assemble import Parts, assemble, check, drawer, traces
+from eau_jax.coevolve import Coevolution
 from eau_jax.config import Config, ConfigError
 from eau_jax.core import batching
 from eau_jax.core.records import RunFolder, plain, read_lines
@@ -90,7 +90,9 @@ def train(config: Config, source: str, *, resume: bool) -> None:
         parts, weights = prepare(config, folder, watch)
         store = Checkpoints(folder.path / "checkpoints", keep=config.checkpoint.keep)
         try:
-            state, generation, recent = restore(parts, weights, store, folder, watch)
+            state, generation, kept = restore(parts, weights, store, folder, watch)
+            recent = [float("nan") if value is None else value for value in kept.get("recent", [])]
+            coevolution = Coevolution(parts, folder, watch, kept.get("meta", {}))
             run(parts.engine.push(policy_weights(state), 0, 1.0))
             parts.engine.warm_up()  # compiling must not eat into the deadline of an episode's first call
             while True:
@@ -98,12 +100,13 @@ def train(config: Config, source: str, *, resume: bool) -> None:
                 hold_out(parts, state, watch)
                 if step > config.learn.steps:
                     break
-                generation = swapped(config, generation, folder, step)
+                generation = coevolution.before(step, state, swapped(config, generation, folder, step))
                 state, metrics, clock = one_update(parts, state, generation, folder, watch)
+                metrics |= coevolution.after(step, state, generation)
                 recent = [*recent, metrics[config.checkpoint.best_by]][-RECENT:]
                 report(parts, folder, generation, metrics, clock, watch, step)
                 if step % config.checkpoint.every == 0 or step == config.learn.steps or _stop.is_set():
-                    store.save(step, state, plain(generation.host() | {"recent": recent}), _mean(recent))
+                    store.save(step, state, plain(generation.host() | {"recent": recent} | coevolution.host()), _mean(recent))
                 if _stop.is_set() and step < config.learn.steps:
                     store.wait()
                     watch.say(f"stopped after update {step}; continue with --resume")
@@ -153,12 +156,13 @@ def prepare(config: Config, folder: RunFolder, watch: Watch) -> tuple[Parts, Any
 
 
 def restore(parts: Parts, weights: Any, store: Checkpoints, folder: RunFolder,
-            watch: Watch) -> tuple[LearnerState, Generation, list]:
-    """The state to go on from. Records of updates beyond it are dropped: they will be written again."""
+            watch: Watch) -> tuple[LearnerState, Generation, dict[str, Any]]:
+    """The state to go on from, and what the checkpoint kept beside it. Records of updates beyond it are dropped: they will
+    be written again."""
     if not store.steps():
         rewind(folder, -1)  # an earlier run of this name may have left its held-out results
         parts.first.write(folder)
-        return init(parts.learner, weights, jax.random.key(parts.config.seed)), parts.first, []
+        return init(parts.learner, weights, jax.random.key(parts.config.seed)), parts.first, {}
     state, host, step = store.restore_latest(abstract_state(parts.learner))
     if parts.model.lora is not None:
         state = state.replace(frozen=place(parts.learner, weights))
@@ -166,14 +170,14 @@ def restore(parts: Parts, weights: Any, store: Checkpoints, folder: RunFolder,
     watch.say(f"resumed after update {step}")
     generation = Generation.from_host(parts.first.knobs, host)
     generation.write(folder)
-    return state, generation, [float("nan") if value is None else value for value in host["recent"]]
+    return state, generation, host
 
 
 def swapped(config: Config, generation: Generation, folder: RunFolder, step: int) -> Generation:
     """The generation that holds in update `step`, after the changes that are scheduled for it."""
     for swap in config.swaps:
         if swap.step == step:
-            generation = generation.swapped(step, swap.knobs, swap.rules, config.env)
+            generation = generation.swapped(step, swap.knobs, swap.rules, config.env, swap.task_mix)
             generation.write(folder)
     return generation
 
@@ -201,8 +205,8 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
 
     async def roll_out() -> Batch:
         await parts.engine.push(policy_weights(state), step - 1, float(knobs["rl"]["sampler"].temperature))
-        return await fill(play, functools.partial(draw, config, len(parts.train.tasks), step), config.algorithm.keep_groups,
-                          config.rollout.tasks, config.rollout.refill)
+        return await fill(play, drawer(parts, generation, step), config.algorithm.keep_groups, config.rollout.tasks,
+                          config.rollout.refill)
 
     batch = run(roll_out())
     parts.engine.drop_cache()  # its memory is the learner's until the next batch

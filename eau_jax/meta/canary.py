@@ -4,12 +4,14 @@ They show what breaks, not what is better: with 64 episodes a side and a success
 missed in one case of five. What a change is worth is judged later, by `watch`.
 """
 
-from typing import Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from eau_jax.core.types import Episode, StopReason
+from eau_jax.core.types import StopReason
 from eau_jax.meta.stage import Stage, verdict
+
+Record = Mapping[str, Any]   # one line of episodes/<step>.jsonl, as of `rollout.collect.to_record`
 
 COVERAGE = 0.6      # share of a side's episodes that must be usable
 INFRA = 0.10        # by how much the share of unusable ones may exceed the control's; beyond, nothing can be told
@@ -21,15 +23,16 @@ SUCCESS = 0.15      # by how much success may be lower, unless that is less than
 ERRORS = 2.5
 
 
-def compare(canary: Sequence[Episode], control: Sequence[Episode]) -> Stage:
+def compare(canary: Sequence[Record], control: Sequence[Record]) -> Stage:
     """Whether a change breaks something. Episodes are paired by task; tasks that one side lacks are left out.
 
     `passed` is None where too many episodes failed outside the agent's control: that is no fault of the change.
     """
-    both = {episode.task.id for episode in canary} & {episode.task.id for episode in control}
-    sides = {name: [episode for episode in side if episode.task.id in both]
+    both = {record["task"] for record in canary} & {record["task"] for record in control}
+    sides = {name: [record for record in side if record["task"] in both]
              for name, side in (("canary", canary), ("control", control))}
-    usable = {name: [episode for episode in side if episode.stop.usable] for name, side in sides.items()}
+    usable = {name: [record for record in side if record["stop"] != StopReason.INFRA_ERROR.value]
+              for name, side in sides.items()}
     covered = {name: len(usable[name]) / max(len(sides[name]), 1) for name in sides}
     numbers: dict[str, float] = {"tasks": float(len(both))} | {f"{name}_usable": share for name, share in covered.items()}
     if min(covered.values()) < COVERAGE or covered["canary"] < covered["control"] - INFRA:
@@ -49,14 +52,14 @@ def compare(canary: Sequence[Episode], control: Sequence[Episode]) -> Stage:
     return verdict("canary", complaints, numbers)
 
 
-def _rates(episodes: Sequence[Episode]) -> dict[str, float]:
-    turns = [turn for episode in episodes for turn in episode.turns]
-    broken = (StopReason.PARSE_ERROR, StopReason.TOOL_ERROR)
-    return {"success": _mean(episode.success for episode in episodes),
-            "turns": _mean(len(episode.turns) for episode in episodes),
-            "parse_error_rate": _mean(turn.parse_failed for turn in turns),
-            "broken_rate": _mean(episode.stop in broken for episode in episodes),
-            "leak_rate": _mean(turn.leaked for turn in turns if turn.spoke not in ("none", "tool"))}
+def _rates(records: Sequence[Record]) -> dict[str, float]:
+    turns = [turn for record in records for turn in record["turns"]]
+    broken = (StopReason.PARSE_ERROR.value, StopReason.TOOL_ERROR.value)
+    return {"success": _mean(record["success"] for record in records),
+            "turns": _mean(len(record["turns"]) for record in records),
+            "parse_error_rate": _mean(turn["parse_failed"] for turn in turns),
+            "broken_rate": _mean(record["stop"] in broken for record in records),
+            "leak_rate": _mean(turn["leaked"] for turn in turns if turn["spoke"] not in ("none", "tool"))}
 
 
 def _risen(found: Mapping[str, Mapping[str, float]], count: int) -> list[str]:
@@ -71,17 +74,17 @@ def _risen(found: Mapping[str, Mapping[str, float]], count: int) -> list[str]:
     return complaints
 
 
-def _gap(canary: Sequence[Episode], control: Sequence[Episode]) -> tuple[float, float]:
+def _gap(canary: Sequence[Record], control: Sequence[Record]) -> tuple[float, float]:
     """Canary's success less control's, mean over tasks, and its standard error."""
     means = [_by_task(canary), _by_task(control)]
     gaps = np.array([means[0][task] - means[1][task] for task in sorted(means[0].keys() & means[1].keys())])
     return float(gaps.mean()), float(gaps.std(ddof=1) / len(gaps) ** 0.5) if len(gaps) > 1 else 0.5
 
 
-def _by_task(episodes: Sequence[Episode]) -> dict[str, float]:
+def _by_task(records: Sequence[Record]) -> dict[str, float]:
     tasks: dict[str, list[bool]] = {}
-    for episode in episodes:
-        tasks.setdefault(episode.task.id, []).append(episode.success)
+    for record in records:
+        tasks.setdefault(record["task"], []).append(record["success"])
     return {task: float(np.mean(found)) for task, found in tasks.items()}
 
 

@@ -70,3 +70,4 @@ class Proposer(NamedTuple):
 
     name: str
     propose: Callable[[View, Budget], Batch]
+    at_once: bool = False   # it answers within seconds, the same to the same view: training waits for it

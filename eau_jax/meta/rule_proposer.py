@@ -51,7 +51,7 @@ def propose(view: View, budget: Budget) -> Batch:
         return Batch("invalid", problem=f"the view cannot be read: {type(error).__name__}: {error}")
 
 
-rules = Proposer("rules", propose)
+rules = Proposer("rules", propose, at_once=True)
 
 
 def read(view: View) -> tuple[Scene, tuple[Past, ...]]:

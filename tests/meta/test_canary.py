@@ -5,6 +5,7 @@ import pytest
 
 from eau_jax.core.types import Episode, StopReason, Task, Turn
 from eau_jax.meta.canary import compare
+from eau_jax.rollout.collect import to_record
 
 
 def turn(failed=False, leaked=False, spoke="symbolic"):
@@ -15,9 +16,10 @@ def turn(failed=False, leaked=False, spoke="symbolic"):
 
 def side(successes, stop=StopReason.COMPLETED, turns=4, group=2, **turn_fields):
     """Tasks with `group` episodes each; success[task] of them succeed."""
-    return [Episode(Task(str(task), "e", {}), 0, tuple(turn(**turn_fields) for _ in range(turns)), np.zeros(0,
-                                                                                                            np.int32), stop,
-                    float(g < won), g < won, 0, "symbolic") for task, won in enumerate(successes) for g in range(group)]
+    episodes = [Episode(Task(str(task), "e", {}), 0, tuple(turn(**turn_fields) for _ in range(turns)), np.zeros(0, np.int32),
+                        stop, float(g < won), g < won, 0, "symbolic")
+                for task, won in enumerate(successes) for g in range(group)]
+    return [to_record(episode) for episode in episodes]
 
 
 EVEN = side([1] * 16)
@@ -60,13 +62,13 @@ def test_a_leak_that_the_control_has_too_is_not_the_change_s():
 
 
 def test_failing_servers_decide_nothing():
-    stage = compare(side([1] * 4) + [e for e in side([0] * 16, stop=StopReason.INFRA_ERROR) if int(e.task.id) >= 4], EVEN)
+    stage = compare(side([1] * 4) + [e for e in side([0] * 16, stop=StopReason.INFRA_ERROR) if int(e["task"]) >= 4], EVEN)
     assert stage.passed is None and "25% of the canary's" in stage.reason
-    few = side([1] * 13) + [e for e in side([0] * 16, stop=StopReason.INFRA_ERROR) if int(e.task.id) >= 13]
+    few = side([1] * 13) + [e for e in side([0] * 16, stop=StopReason.INFRA_ERROR) if int(e["task"]) >= 13]
     assert compare(few, EVEN).passed is None      # 81 % are usable, 19 points fewer than the control's
     assert compare([], EVEN).passed is None and compare(EVEN, []).passed is None
 
 
 def test_tasks_of_one_side_only_are_left_out():
-    stage = compare(side([1] * 16), side([1] * 8) + [e for e in side([2] * 24) if int(e.task.id) >= 16])
+    stage = compare(side([1] * 16), side([1] * 8) + [e for e in side([2] * 24) if int(e["task"]) >= 16])
     assert stage.numbers["tasks"] == 8 and stage.passed

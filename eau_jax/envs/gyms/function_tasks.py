@@ -95,6 +95,12 @@ def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
     return draw("function", _record, split, count, seed, content=lambda record: int(_fingerprint(record["rule"]), 16))
 
 
+def bucket(task: Task) -> str:
+    """How many of the rule's operations are neither + nor -, none to three or more: a bucket of `config.Tasks`."""
+    harder = (Op.MUL, Op.DIV, Op.POW, Op.SQUARE)
+    return f"operations_{min(sum(code in harder for code in program(task.data['rule'])), 3)}"
+
+
 def load(path: str | Path) -> tuple[Task, ...]:
     """Tasks of an upstream `.json` or `.parquet` file; the latter needs upstream's JSON files beside it.
 

@@ -97,6 +97,11 @@ def check(record: Mapping[str, Any]) -> None:
             raise ValueError(f"{where}.options: expected a list of one or more strings, found {file.shown(options)}")
 
 
+def bucket(task: Task) -> str:
+    """How many details the request leaves out, three or fewer to five or more: a bucket of `config.Tasks`."""
+    return f"details_{min(max(len(task.data['missing_details']), 3), 5)}"
+
+
 def ceiling(task: Task) -> float:
     """The largest return upstream's rewards allow: every detail asked for on its own."""
     return sum((0.4, 0.7, 1.0)[int(detail["importance"]) - 1] for detail in task.data["missing_details"])

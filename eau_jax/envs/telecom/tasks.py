@@ -113,6 +113,11 @@ def load(path: str | Path, split: str = "") -> tuple[Task, ...]:
     return tuple(Task(id=record["id"], env="telecom", data=dict(record) | shared) for record in found)
 
 
+def bucket(task: Task) -> str:
+    """How many faults the phone line has, one to three or more, as the task's id lists them: a bucket of `config.Tasks`."""
+    return f"faults_{min(task.id.count('|') + 1, 3)}"
+
+
 def verify(records: list[Mapping[str, Any]]) -> None:
     """Replays the gold calls of each record. Raises ValueError for those that do not meet their assertions."""
     fixed, world, wanted = arrays(records)

@@ -1,0 +1,316 @@
+"""Changes while training runs: proposed, gated, tried on canary episodes, adopted, watched, judged, taken back.
+
+    before an update   live changes are watched and judged; what passed its canary is adopted; when it is due, somebody
+                       proposes and the gate decides; the first accepted change is tried on canary episodes
+    the update         under one generation
+    after it           canary against the batch, the anchor tasks, numbers of the episodes
+
+A change is one JSON object from the gate to its end; its status is "canary", "passed", "live", "kept", "rolled_back" or
+"refused". All state is these objects, the results of causal tests that still hold and whether a round is going on; it lies in
+the checkpoint, so that a run resumed at any moment goes on with the same bits. A round of a proposer that training does not
+wait for is begun again.
+"""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Iterable, Mapping, Sequence
+
+from eau_jax.assemble import Parts, shares
+from eau_jax.beside import Beside
+from eau_jax.core import knobs as knob
+from eau_jax.core.records import RunFolder, plain, read_lines
+from eau_jax.journal import Generation
+from eau_jax.learner.parts import LearnerState
+from eau_jax.meta import audit, canary, causal, thresholds, watch
+from eau_jax.meta.asking import ANSWERED, Answer, Asking, ask
+from eau_jax.meta.attribution import Experiment, Result, attribute
+from eau_jax.meta.gate import Context, Decision, Limits, gate
+from eau_jax.meta.invariants import AGENTS, player
+from eau_jax.meta.lanes import lanes
+from eau_jax.meta.measure import measure
+from eau_jax.meta.proposal import Prediction
+from eau_jax.meta.proposer import Budget
+from eau_jax.meta.replay_gate import Settings
+from eau_jax.meta.rule_proposer import rules
+from eau_jax.meta.signals import detect
+from eau_jax.meta.snapshot import Sources
+from eau_jax.progress import Watch
+
+TASKS = 32      # training tasks on which scripted agents try a change
+REPLAYED = 256  # recorded episodes that are said again under it, about
+HOLD = 30       # updates for which the result of a causal test holds, within one generation
+TRIES = 3       # canaries of a change of which nothing can be told
+Change = dict[str, Any]
+
+
+class Coevolution:
+    """What a run's meta-agent does between two updates. Without one, nothing."""
+
+    def __init__(self, parts: Parts, folder: RunFolder, shown: Watch, kept: Mapping[str, Any]):
+        """
+        Args:
+          kept: what `host` gave to the checkpoint that the run goes on from; {} for a new run.
+        """
+        self._parts, self._config, self._folder, self._say = parts, parts.config, folder, shown.say
+        self._changes: list[Change] = kept.get("changes", [])
+        self._results: dict[str, Any] = kept.get("results", {})
+        self._round_open: bool = kept.get("round_open", False)
+        self._round: Asking | None = None
+        self._tried: list[dict[str, Any]] = []   # episodes of the canary of this update
+        self._beside = Beside(parts)
+        self._gate_parts: tuple[Any, Any] | None = None
+        meta = parts.config.meta
+        self._off = meta.proposer is None
+        self._limits = thresholds.load(Path(meta.limits), parts.config.env.name) if meta.limits else thresholds.DEFAULTS
+        self._budget = Budget(meta.seconds, meta.tokens, meta.cost)
+
+    def host(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it, JSON values."""
+        if self._off:
+            return {}
+        return {"meta": plain({"changes": self._changes, "results": self._results, "round_open": self._round_open})}
+
+    def before(self, step: int, state: LearnerState, generation: Generation) -> Generation:
+        """Everything that is due before update `step`. Returns the generation that holds in it."""
+        if self._off:
+            return generation
+        rows = self._rows()
+        for change in self._with("live"):
+            generation = self._watch(step, generation, rows, change)
+        for change in self._with("passed"):
+            generation = self._adopt(step, generation, change)
+        if not self._with("canary", "passed"):
+            self._propose(step, state, generation, rows)
+        for change in self._with("canary"):
+            candidate = self._changed(step, generation, change, 1)
+            self._tried = self._beside.canary(step, state, generation, candidate)
+        return generation
+
+    def after(self, step: int, state: LearnerState, generation: Generation) -> dict[str, float]:
+        """Judges what was tried in update `step`, and plays the anchor tasks. Returns metrics of the update."""
+        if self._off:
+            return {}
+        meta, records = self._config.meta, list(read_lines(self._folder.path / "episodes" / f"{step}.jsonl"))
+        metrics = measure(records, step)
+        if generation.step == step:
+            self._read_back(step, generation, records)
+        for change in self._with("canary"):
+            self._judge_canary(step, change, records)
+        if meta.anchor_tasks and (step == 1 or step % meta.anchor_every == 0):
+            metrics |= self._beside.anchor(step, state)
+        return metrics | self._beside.counts()
+
+    # A change from its adoption to its end
+
+    def _adopt(self, step: int, generation: Generation, change: Change) -> Generation:
+        if generation.number != change["generation"]:
+            self._refuse(step, change, f"the settings are no longer those of generation {change['generation']}, under which it "
+                                       f"was tried")
+            return generation
+        generation = self._changed(step, generation, change, 1)
+        generation.write(self._folder)
+        change |= {"status": "live", "since": step}
+        self._note(step, "adopted", id=change["id"], **self._effective(generation, change["changes"]))
+        self._say(f"update {step}: change {change['id']} is adopted as generation {generation.number}: {_told(change)}")
+        return generation
+
+    def _watch(self, step: int, generation: Generation, rows: Sequence[Any], change: Change) -> Generation:
+        """Takes a live change back at a trigger, or judges it when its time is over."""
+        since, anchors = change["since"], _anchors(rows)
+        found = watch.hard(rows, since, change["rewards_changed"])
+        fell = watch.soft(rows, since, anchors)
+        triggers = [*found, *([fell] if fell else [])]
+        if not triggers and step - since < change["ttl"]:
+            return generation
+        verdict = watch.judge(rows, since, Prediction(**change["prediction"]), anchors)
+        back = bool(triggers) or verdict.result == "harmful"
+        change |= {"status": "rolled_back" if back else "kept", "ended": step}
+        reason = triggers[0].reason if triggers else verdict.reason
+        if back:
+            generation = self._changed(step, generation, change, 0)
+            generation.write(self._folder)
+        record = {"step": step, "id": change["id"], "status": change["status"], **verdict._asdict(), "reason": reason,
+                  "triggers": [trigger._asdict() for trigger in triggers]}
+        self._write(f"proposals/{change['id']}/verdict.json", record)
+        self._note(step, change["status"], id=change["id"], result=verdict.result, reason=reason,
+                   **self._effective(generation, change["changes"]))
+        self._say(f"update {step}: change {change['id']} is {'taken back' if back else 'kept'} ({verdict.result}): {reason}")
+        return generation
+
+    def _judge_canary(self, step: int, change: Change, control: Sequence[Any]) -> None:
+        stage = canary.compare(self._tried, control)
+        change["tries"] += 1
+        self._folder.write(f"proposals/{change['id']}/{step}.jsonl", "".join(json.dumps(r) + "\n" for r in self._tried))
+        self._write(f"proposals/{change['id']}/canary.json", {"step": step, "tries": change["tries"], **stage.record()})
+        self._note(step, "canary", id=change["id"], passed=stage.passed, reason=stage.reason)
+        if stage.passed:
+            change["status"] = "passed"
+        elif stage.passed is False or change["tries"] >= TRIES:
+            self._refuse(step, change, stage.reason)
+
+    def _refuse(self, step: int, change: Change, reason: str) -> None:
+        change |= {"status": "refused", "ended": step}
+        self._note(step, "refused", id=change["id"], reason=reason)
+        self._say(f"update {step}: change {change['id']} is refused: {reason}")
+
+    def _changed(self, step: int, generation: Generation, change: Change, side: int) -> Generation:
+        """The next generation with the change's new values (side 1), or its old ones (side 0)."""
+        moved = lambda pairs: {name: pair[side] for name, pair in pairs.items()}
+        rules = change["rules"] if side else change["old_rules"]
+        return generation.swapped(step, moved(change["changes"]), rules, self._config.env, moved(change["task_mix"]))
+
+    def _read_back(self, step: int, generation: Generation, records: Sequence[Any]) -> None:
+        """What the first update of a generation was really played and learned under."""
+        seen: dict[str, int] = {}
+        for record in records:
+            seen[str(record["generation"])] = seen.get(str(record["generation"]), 0) + 1
+        self._note(step, "in_force", episodes=seen, **self._effective(generation, generation.changes))
+
+    def _effective(self, generation: Generation, paths: Iterable[str]) -> dict[str, Any]:
+        values = knob.values(generation.knobs)
+        return {"generation": generation.number, "values": {path: values[path] for path in paths},
+                "rules_sha256": hashlib.sha256(generation.rules.encode()).hexdigest(), "task_mix": dict(generation.task_mix)}
+
+    # A round of proposing
+
+    def _propose(self, step: int, state: LearnerState, generation: Generation, rows: Sequence[Any]) -> None:
+        meta, done = self._config.meta, step - 1
+        due = done >= meta.burn_in and (done - meta.burn_in) % meta.every == 0 and self._swaps_left() > 0
+        if self._round is None and (due or self._round_open):
+            sources = self._sources(step, state, generation, rows)
+            self._round, self._round_open = Asking(meta.proposer, sources, self._budget), True
+        answer = self._round.answer() if self._round is not None else None
+        if answer is None:
+            return
+        asked, self._round, self._round_open = self._round, None, False
+        failed = [] if answer.batch.status in ANSWERED else [answer]
+        if failed:
+            self._say(f"update {step}: {answer.author} did not answer ({answer.batch.problem}); the rules do")
+            answer = ask(rules, self._sources(step, state, generation, rows), self._budget)
+        self._keep_round(step, asked.sources, [*failed, answer])
+        context = self._context(step, generation, rows) if answer.batch.texts else None
+        for number, text in enumerate(answer.batch.texts[:self._budget.proposals], start=1):
+            if self._decide(step, generation, context, f"{step}-{number}", answer.author, text):
+                break
+
+    def _decide(self, step: int, generation: Generation, context: Context, id: str, author: str, text: str) -> bool:
+        """Holds one text against the gate. Whether it was accepted."""
+        decision = gate(text, context, id=id, author=author)
+        proposal = decision.proposal
+        self._write(f"proposals/{id}/proposal.json", {
+            "step": step, "id": id, "author": author, "text": text[:8192], "proposal": proposal.record() if proposal else None})
+        self._write(f"proposals/{id}/gate.json", {"step": step, **decision.record()})
+        self._note(step, "gate", id=id, author=author, accepted=decision.accepted, reason=decision.reason)
+        if proposal is not None:
+            self._changes.append(self._change(step, generation, decision))
+        self._say(f"update {step}: change {id} of {author} " + (f"is tried: {_told(self._changes[-1])}" if decision.accepted else
+                                                               f"is refused: {decision.reason}"))
+        if decision.accepted and self._changes[-1]["status"] == "passed":
+            said = "no conversation depends on what it changes, so there is nothing to try on episodes"
+            self._write(f"proposals/{id}/canary.json", {"step": step, "tries": 0, "stage": "canary", "passed": None,
+                                                        "reason": said, "numbers": {}})
+        return decision.accepted
+
+    def _change(self, step: int, generation: Generation, decision: Decision) -> Change:
+        """A proposal on its way. What only the learner or the drawing of tasks reads is not tried on episodes."""
+        meta, proposal, before = self._config.meta, decision.proposal, knob.values(generation.knobs)
+        mix = shares(self._parts, generation)
+        heard = bool(proposal.rules) or any(not path.startswith("rl.") for path in proposal.changes)
+        return {
+            "id": proposal.id, "step": step, "ended": step, "since": 0, "tries": 0, "owner": proposal.owner,
+            "status": "refused" if not decision.accepted else "canary" if heard else "passed",
+            "changes": {path: [before[path], new] for path, new in proposal.changes.items() if path in before},
+            "rules": proposal.rules, "old_rules": generation.rules if proposal.rules else "",
+            "task_mix": {name: [mix[name], share] for name, share in proposal.task_mix.items() if name in mix},
+            "moves": list(decision.moves), "generation": generation.number, "rewards_changed": decision.rewards_changed,
+            "prediction": dataclasses.asdict(proposal.prediction),
+            "ttl": min(max(proposal.ttl_updates, meta.ttl_least), meta.ttl_most)}
+
+    def _sources(self, step: int, state: LearnerState, generation: Generation, rows: Sequence[Any]) -> Sources:
+        """What a proposer may see: the diagnosis first, for which causal tests are played where they are wanted."""
+        signals = detect(rows, self._limits)
+        results = {Experiment(name): Result(**kept["result"] | {"experiment": Experiment(name)})
+                   for name, kept in self._results.items()
+                   if kept["generation"] == generation.number and step - kept["step"] < HOLD}
+        if self._config.meta.causal_tests:
+            found, after = causal.investigate(signals, results, self._beside.play(step, state, generation), self._limits, step)
+            fresh = {test.value: {"step": step, "generation": generation.number,
+                                  "result": plain(result._asdict() | {"experiment": test.value})}
+                     for test, result in after.items() if test not in results}
+            self._results = {name: kept for name, kept in self._results.items() if Experiment(name) in results} | fresh
+            results = after
+        else:
+            found = attribute(signals, results)
+        history = [{"step": change["since"] or change["step"]} | {key: change[key] for key in (
+            "owner", "changes", "rules", "task_mix", "status", "ended")} for change in self._changes]
+        return Sources(
+            self._folder.path, self._config.env, self._parts.train.tasks, generation.knobs, generation.rules, generation.number,
+            step - 1, shares(self._parts, generation), found.report(signals, results), history)
+
+    def _context(self, step: int, generation: Generation, rows: Sequence[Any]) -> Context:
+        if self._gate_parts is None:
+            many = lanes(self._parts.train, TASKS * len(AGENTS))
+            self._gate_parts = many, player(many, self._config.seed)
+        meta, first, (many, play) = self._config.meta, self._parts.first, self._gate_parts
+        past = [watch.Past(change["since"], tuple(change["moves"]), change["ended"] if change["status"] == "rolled_back" else 0)
+                for change in self._with("kept", "rolled_back")]
+        names = {name for row in rows[-watch.BEFORE:] for name in row} - {"step", "generation"}
+        return Context(
+            generation.number, step, Settings(generation.knobs, generation.rules), Settings(first.knobs, first.rules), many, play,
+            frozenset(names), shares(self._parts, generation), {change["owner"]: change["id"] for change in self._with("live")},
+            watch.cooldowns(past, meta.cooldown), watch.lockouts(past), self._swaps_left(), self._recent(step),
+            Limits(meta.blast))
+
+    # Records
+
+    def _keep_round(self, step: int, sources: Sources, answers: Sequence[Answer]) -> None:
+        """rounds/<step>.json, and what a proposer left of its work as rounds/<step>.<number>.jsonl."""
+        told = [{"author": answer.author, "status": answer.batch.status, "texts": len(answer.batch.texts),
+                 "problem": answer.batch.problem, "agent": dict(answer.batch.agent),
+                 "diagnosis": dataclasses.asdict(answer.batch.diagnosis) if answer.batch.diagnosis else None}
+                for answer in answers]
+        self._write(f"rounds/{step}.json", {"step": step, "asked": sources.step + 1, "answers": told,
+                                                "report": sources.diagnosis})
+        for number, answer in enumerate(answers, start=1):
+            if answer.transcript:
+                self._folder.write(f"rounds/{step}.{number}.jsonl", answer.transcript)
+        last = told[-1]
+        self._note(step, "round", author=last["author"], status=last["status"], texts=last["texts"], agent=last["agent"],
+                   transcripts=[hashlib.sha256(answer.transcript.encode()).hexdigest() for answer in answers if answer.transcript])
+
+    def _note(self, step: int, event: str, **facts: Any) -> None:
+        audit.append(self._folder, {"step": step, "event": event, **facts})
+
+    def _write(self, name: str, record: Mapping[str, Any]) -> None:
+        self._folder.write(name, json.dumps(plain(record), indent=1) + "\n")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        path = self._folder.path / "metrics.jsonl"
+        return list(read_lines(path)) if path.exists() else []
+
+    def _recent(self, step: int) -> list[dict[str, Any]]:
+        """Episodes of the newest updates."""
+        records: list[dict[str, Any]] = []
+        while step > 1 and len(records) < REPLAYED:
+            step -= 1
+            records = [*read_lines(self._folder.path / "episodes" / f"{step}.jsonl"), *records]
+        return records[-REPLAYED:]
+
+    def _with(self, *statuses: str) -> list[Change]:
+        return [change for change in self._changes if change["status"] in statuses]
+
+    def _swaps_left(self) -> int:
+        return self._config.meta.swaps - len(self._with("live", "kept", "rolled_back"))
+
+
+def _anchors(rows: Sequence[Any]) -> list[watch.Anchor]:
+    return [watch.Anchor(row["step"], row["anchor/success"], int(row["anchor/episodes"])) for row in rows
+            if row.get("anchor/success") is not None]
+
+
+def _told(change: Change) -> str:
+    """What is changed, in words."""
+    knobs = [f"{name} {old:g} -> {new:g}" for name, (old, new) in [*change["changes"].items(), *change["task_mix"].items()]]
+    return ", ".join([*knobs, *(["other rules of the user"] if change["rules"] else [])])
