@@ -62,8 +62,7 @@ class Attribution(NamedTuple):
 
 TESTS: Mapping[str, Experiment] = {   # which test confirms or refutes a fault
     "broken_checker_negative": Experiment.GOLD_REPLAY, "broken_checker_positive": Experiment.IDLE_AGENT,
-    "flaky_tool": Experiment.REPEAT, "invented_facts": Experiment.SYMBOLIC_USER, "persona_drift": Experiment.SYMBOLIC_USER,
-    "too_few_turns": Experiment.MORE_TURNS}
+    "flaky_tool": Experiment.REPEAT, "persona_drift": Experiment.SYMBOLIC_USER, "too_few_turns": Experiment.MORE_TURNS}
 ROUTINE = (Experiment.GOLD_REPLAY, Experiment.IDLE_AGENT, Experiment.REPEAT)   # cheap: no model plays
 UNSOLVED = frozenset(("dead", "unsolved_groups", "success_drop"))
 """Alarms that a broken checker raises too, or a user: before the tasks are blamed, the script has to solve them."""

@@ -163,8 +163,8 @@ def player(env: Env, user: User, tasks: Sequence[Task], chat: Chat, budgets: Bud
             rows = np.random.default_rng(trial.seed).permutation(len(tasks))[:max(trial.episodes // trial.group, 1)]
             groups, _ = run(collect(own if trial.own_user else current, agents[trial.agent], chat,
                                     Pinned(tree, rules, pinned.generation), budgets if trial.agent == "policy" else roomy,
-                                    indices=rows.tolist(), group_size=max(trial.episodes // len(rows), trial.group), run_seed=run_seed,
-                                    step=trial.seed))
+                                    indices=rows.tolist(), group_size=max(trial.episodes // len(rows), trial.group),
+                                    run_seed=run_seed, step=trial.seed))
             return json.loads(json.dumps([plain(to_record(episode)) for group in groups for episode in group]))
         return play
     return under

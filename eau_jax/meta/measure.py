@@ -26,6 +26,7 @@ POLITE = frozenset("thanks thank please sorry welcome glad happy appreciate".spl
 SAME_WORDS = ("symbolic", "draft", "tool", "none")      # replies whose words are the environment's own
 _EMPTY = frozenset("none other others either neither both sure maybe that this with what when more less".split())
 _WORD = re.compile(r"[^\W_]+")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _ROLE = re.compile(r"<think>|<tool_call>|^\s*\[(action|answer|search|finish)\]", re.IGNORECASE)
 
 
@@ -46,7 +47,7 @@ def measure(records: Sequence[Record], step: int) -> dict[str, float]:
       stonewalled           episodes in which 3 fair questions in a row, or more, got nothing
       premature_stop        episodes that the user left while he was asked something new, or within 3 turns
       leaks                 user turns that tell a value of the task that was not disclosed
-      invented              user turns that tell a value of another task, or not the value that they were to tell
+      invented              user turns that tell a value of another task, or not the value or number that they were to tell
       role_flip             user turns that speak as an agent does
       tool_differs, outcome_differs        repetitions of the same history whose reply, or reward and ending, is not the same
       degenerate            agent turns that are unreadable, empty, cut off or repeat the turn before
@@ -119,6 +120,7 @@ def _users(usable: Sequence[Record]) -> dict[str, float]:
     """What the user decided. Where he tells slots that messages named, a fair question names one or two that were not told
     yet; elsewhere it is any readable action or search that was not said before in the episode."""
     slots = any(turn["act"]["mask"] & turn["act"]["disclosed"] for record in usable for turn in record["turns"])
+    tells = any(turn["act"]["disclosed"] for record in usable for turn in record["turns"])
     unsolicited, walls, early = 0, 0, 0
     for record in usable:
         told, run, longest, said, question = 0, 0, 0, set(), False
@@ -127,7 +129,8 @@ def _users(usable: Sequence[Record]) -> dict[str, float]:
             fresh = act["mask"] & ~told if slots else int(act["kind"] in ("ACTION", "SEARCH") and turn["agent"] not in said)
             question = bool(fresh) and not turn["parse_failed"]
             if act["kind"] == "ACTION" and turn["spoke"] not in ("tool", "none") and (act["mask"] or place < AT_ONCE):
-                unsolicited += (new & ~act["mask"]).bit_count()
+                offer = not tells and place < AT_ONCE and act["reply"] == "VOLUNTEER"
+                unsolicited += offer or (new & ~act["mask"]).bit_count()
             fair = question and (not slots or act["mask"].bit_count() <= MODEST)
             if fair and not new and act["reply"] in ("WITHHOLD", "CLARIFY"):
                 run += 1
@@ -144,30 +147,26 @@ def _users(usable: Sequence[Record]) -> dict[str, float]:
 
 def _words(usable: Sequence[Record]) -> dict[str, float]:
     """What the user said, against what he was allowed to say."""
-    owners, literal = collections.defaultdict(set), set()
-    for record in usable:
-        for turn in record["turns"]:
-            reply = _padded(turn["reply"])
-            for value in map(_padded, turn.get("told", ())):
-                if _tells(value):
-                    owners[value.strip()].add(record["task"])
-                    literal |= {value.strip()} if value in reply else set()
+    owners, literal = _values(usable)
+    numbers = _numbers(usable)
     heard = leaks = invented = flips = polite = questions = 0
     lengths: list[int] = []
     for record in usable:
         known = _held(f"{record.get('system', '')} {record.get('opening', '')}", owners)
         told = 0
-        for turn in record["turns"]:
+        for turn, history in zip(record["turns"], _histories(record)):
             values = {_padded(value).strip() for value in turn.get("told", ())}
             known |= _held(turn["agent"], owners) | _held(" ".join(values), owners) | values
             if turn["spoke"] not in ("tool", "none"):
                 heard += 1
-                stated = _held(turn["reply"], owners)
+                reply, stated = _padded(turn["reply"]), _held(turn["reply"], owners)
                 foreign = stated - known
                 own = any(record["task"] in owners[value] for value in foreign)
-                missing = {value for value in values & literal if f" {value} " not in _padded(turn["reply"])}
+                right = numbers.get(history, numbers.get(_exchange(record, turn), _digits(turn)))
+                wrong = any(f" {value} " not in reply for value in values & literal) or (
+                    turn["spoke"] not in SAME_WORDS and _digits(turn) != right)
                 leaks += turn["leaked"] or own
-                invented += not own and bool(foreign or missing)
+                invented += not own and (bool(foreign) or wrong)
                 flips += bool(_ROLE.search(turn["reply"]))
                 if turn["spoke"] not in SAME_WORDS and (turn["act"]["disclosed"] & ~told).bit_count() <= 1 and (
                         turn["act"]["reply"] == "ANSWER"):
@@ -181,6 +180,42 @@ def _words(usable: Sequence[Record]) -> dict[str, float]:
     return {"leaks": per(leaks, heard), "invented": per(invented, heard), "role_flip": per(flips, heard),
             "reply_polite": per(polite, said), "reply_question": per(questions, said),
             **{f"reply_words_{k}": per(count, said) for k, count in enumerate(bins.tolist())}}
+
+
+def _values(usable: Sequence[Record]) -> tuple[dict[str, set[str]], set[str]]:
+    """{value that was told: the tasks whose it is}, and the values that replies say as they stand: some worlds only hint."""
+    owners, literal = collections.defaultdict(set), set()
+    for record in usable:
+        for turn in record["turns"]:
+            reply = _padded(turn["reply"])
+            for value in map(_padded, turn.get("told", ())):
+                literal |= {value.strip()} if value in reply else set()
+                if _tells(value):
+                    owners[value.strip()].add(record["task"])
+    return owners, literal
+
+
+def _numbers(usable: Sequence[Record]) -> dict[Any, tuple[str, ...]]:
+    """The numbers that the environment's own words told, by the history that they followed, and by the exchange that they
+    were part of where they were told twice at least and always the same."""
+    found, after = collections.defaultdict(list), {}
+    for record in usable:
+        for turn, history in zip(record["turns"], _histories(record)):
+            if turn["spoke"] in ("symbolic", "draft"):
+                found[_exchange(record, turn)].append(_digits(turn))
+                after[history] = _digits(turn)
+    return after | {exchange: told[0] for exchange, told in found.items() if len(told) > 1 and len(set(told)) == 1}
+
+
+def _exchange(record: Record, turn: Mapping[str, Any]) -> tuple:
+    """The task, what was done and what was answered, whatever the words."""
+    act = turn["act"]
+    return (record["task"], *(act[name] for name in ("kind", "code", "mask", "flags", "reply", "response", "disclosed")),
+            tuple(act["values"]))
+
+
+def _digits(turn: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(_NUMBER.findall(turn["reply"]))
 
 
 def _tells(value: str) -> bool:
@@ -209,15 +244,11 @@ def _repetitions(usable: Sequence[Record]) -> dict[str, float]:
     seen: dict[Any, Any] = {}
     pairs = collections.Counter()
     for record in usable:
-        history: tuple = (record["task"], record["generation"])
-        for place, turn in enumerate(record["turns"]):
-            act, last = turn["act"], place == len(record["turns"]) - 1
-            tool = turn["spoke"] == "tool"
-            history += ((act["kind"], act["code"], act["mask"], tuple(act["values"]), act["flags"], act["reply"],
-                         turn["agent"] if tool else ""),)
+        for place, (turn, history) in enumerate(zip(record["turns"], _histories(record))):
+            tool, last = turn["spoke"] == "tool", place == len(record["turns"]) - 1
             ends = last and record["stop"] not in ("max_turns", "max_tokens")
-            judged = act["kind"] == "ANSWER" or ends
-            told = (act["response"], act["disclosed"], turn["reply"] if tool else "")
+            judged = turn["act"]["kind"] == "ANSWER" or ends
+            told = (turn["act"]["response"], turn["act"]["disclosed"], turn["reply"] if tool else "")
             scored = (round(turn["reward"], 4), ends and record["success"], record["stop"] if ends else "")
             for name, what in (("outcome" if judged else "tool", told), ("outcome", scored)):
                 before = seen.setdefault((history, name, what is told), what)
@@ -225,6 +256,19 @@ def _repetitions(usable: Sequence[Record]) -> dict[str, float]:
                 pairs[f"{name} differs"] += before != what
     return {f"{name}_differs": pairs[f"{name} differs"] / pairs[name] if pairs[name] else math.nan
             for name in ("tool", "outcome")}
+
+
+def _histories(record: Record) -> list[tuple]:
+    """For each turn what has led to it: the task, and every act and decision of the user so far, its own included. Of a tool
+    the very words matter."""
+    history: tuple = (record["task"], record["generation"])
+    out = []
+    for turn in record["turns"]:
+        act = turn["act"]
+        history += ((act["kind"], act["code"], act["mask"], tuple(act["values"]), act["flags"], act["reply"],
+                     turn["agent"] if turn["spoke"] == "tool" else ""),)
+        out.append(history)
+    return out
 
 
 def _sources(usable: Sequence[Record]) -> dict[str, float]:

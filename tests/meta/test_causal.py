@@ -160,7 +160,8 @@ def test_an_agent_that_is_away_is_infrastructure():
 
     away = Agent(speak, demonstrator(intention.expert, CHAT).release)
     under = player(intention, symbolic, TASKS["intention"], CHAT, BUDGETS, away, 0)
-    pinned = Pinned({"env": intention.knobs, "user": symbolic.knobs, "rl": {}}, compile_rules(intention.rules, intention.features), 0)
+    pinned = Pinned({"env": intention.knobs, "user": symbolic.knobs, "rl": {}},
+                    compile_rules(intention.rules, intention.features), 0)
     assert causal.symbolic_user(under(pinned), DEFAULTS).confirmed is None
 
 
@@ -168,7 +169,8 @@ def test_investigating_ends_with_the_cause():
     found, results = investigate([], {}, play(broken(intention, never)), DEFAULTS)
     assert found.diagnosis.fault == "broken_checker_negative" and list(results) == [Experiment.GOLD_REPLAY]
     found, results = investigate([], {}, play(intention), DEFAULTS)
-    assert found.diagnosis.owner == "none" and set(results) == {Experiment.GOLD_REPLAY, Experiment.IDLE_AGENT, Experiment.REPEAT}
+    assert found.diagnosis.owner == "none" and set(results) == {Experiment.GOLD_REPLAY, Experiment.IDLE_AGENT,
+                                                                Experiment.REPEAT}
     kept = investigate([], results, None, DEFAULTS)                    # what is known is not played again
     assert kept[1] == results and dataclasses.asdict(kept[0].diagnosis)["fault"] == ""
 

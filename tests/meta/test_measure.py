@@ -14,9 +14,8 @@ def of(name, *records, step=1):
 
 
 def test_groups():
-    records = [episode(turn(), task="a", score=0.2), episode(turn(), task="a", score=0.6), episode(turn(), task="b", score=0.1),
-               episode(turn(), task="b", score=0.1), episode(turn(), task="c", score=0.9), episode(turn(), task="c", score=0.9),
-               episode(turn(), task="d", score=0.5)]
+    scores = (("a", 0.2), ("a", 0.6), ("b", 0.1), ("b", 0.1), ("c", 0.9), ("c", 0.9), ("d", 0.5))
+    records = [episode(turn(), task=task, score=score) for task, score in scores]
     assert of("group_std", *records) == pytest.approx(0.2 / 3)                     # 0.2, 0, 0; a group of one does not count
     assert of("unsolved_groups", *records) == pytest.approx(1 / 3) and of("solved_groups", *records) == pytest.approx(1 / 3)
 
@@ -45,8 +44,7 @@ def test_cut_episodes():
 
 
 def test_progress_without_slots():
-    ask = lambda text, reply="ANSWER": turn(agent=text, reply=reply, reward=0.0)
-    ask = lambda text, decided="ANSWER": turn(agent=text) | {"act": turn(reply="")["act"] | {"reply": decided}}
+    ask = lambda text, decided="ANSWER": turn(agent=text) | {"act": turn()["act"] | {"reply": decided}}
     assert module.progressing(episode(ask("a"), ask("b"), ask("c"), ask("d"), stop="max_turns"))
     assert not module.progressing(episode(ask("a"), ask("a"), ask("a"), ask("a"), stop="max_turns"))
     assert not module.progressing(episode(ask("a"), *[ask(text, "WITHHOLD") for text in "bcd"], stop="max_turns"))
@@ -123,6 +121,25 @@ def test_leaks_and_inventions():
     assert of("invented", *hinted) == 0.0                                                    # a world that only hints
 
 
+def test_numbers_that_are_not_the_worlds():
+    said = lambda text, spoke, value=1.0: turn(reply=text, spoke=spoke, values=(value, 0, 0, 0))
+    own, same, wrong = said("It is 7.5.", "symbolic"), said("Well, 7.5.", "llm"), said("Well, 8.", "llm")
+    assert of("invented", episode(own), episode(same), episode(own)) == 0.0
+    assert of("invented", episode(own), episode(same), episode(wrong), episode(own)) == 0.25
+    later = lambda last: episode(said("So.", "symbolic", 5.0), last)
+    assert of("invented", episode(own), episode(own), later(wrong)) == 0.25
+    assert of("invented", episode(own), episode(said("It is 8.", "symbolic")), later(wrong)) == 0.0     # it varies
+    assert of("invented", episode(own), later(wrong)) == 0.0                                            # told once
+    assert of("invented", episode(own), episode(own), episode(said("It is 9.", "llm", 2.0))) == 0.0     # another question
+    assert of("invented", episode(own), episode(own), episode(wrong, task="b")) == 0.0
+
+
+def test_offers_in_a_world_without_slots():
+    offer = lambda: turn() | {"act": turn()["act"] | {"reply": "VOLUNTEER"}}
+    assert of("unsolicited", episode(offer(), offer(), offer())) == 2.0
+    assert of("unsolicited", episode(turn(), turn(), offer())) == 0.0
+
+
 def test_short_and_empty_values_are_none():
     talk = [episode(turn(reply="Yes, none.", told=["none"])), episode(turn(reply="Three or 3, none.", told=["3"]), task="b")]
     assert of("leaks", *talk) == of("invented", *talk) == 0.0
@@ -130,7 +147,8 @@ def test_short_and_empty_values_are_none():
 
 def test_roles():
     flipped = ("[action] What do you want?", "Fine <think>hm</think>", "<tool_call>{}")
-    assert of("role_flip", episode(*(turn(reply=text) for text in flipped), turn(reply="Write [action] and a question."))) == 0.75
+    honest = turn(reply="Write [action] and a question.")
+    assert of("role_flip", episode(*(turn(reply=text) for text in flipped), honest)) == 0.75
 
 
 def test_repetitions():
@@ -149,11 +167,12 @@ def test_repetitions():
 
 
 def test_degenerate_and_lag():
-    turns = [turn(agent="a"), turn(agent="a"), turn(agent="b", ended="length"), turn(agent=" "), turn(agent="c", parse_failed=True),
+    turns = [turn(agent="a"), turn(agent="a"), turn(agent="b", ended="length"), turn(agent=" "),
+             turn(agent="c", parse_failed=True),
              turn(agent="d")]
     assert of("degenerate", episode(*turns)) == pytest.approx(4 / 6)
-    assert of("version_lag", episode(turn(version=7), turn(version=5)), step=8) == 2 and of("version_lag", episode(turn(version=7)),
-                                                                                            step=8) == 0
+    assert of("version_lag", episode(turn(version=7), turn(version=5)), step=8) == 2
+    assert of("version_lag", episode(turn(version=7)), step=8) == 0
 
 
 def test_sources_and_manner():
@@ -169,7 +188,8 @@ def test_sources_and_manner():
 
 
 @pytest.mark.parametrize("name, wrong, test", [
-    ("MODEST", 9, test_stonewalling), ("DECLINED", 2, test_stonewalling), ("EARLY", 0, test_leaving), ("AT_ONCE", 9, test_unsolicited),
+    ("MODEST", 9, test_stonewalling), ("DECLINED", 2, test_stonewalling), ("EARLY", 0, test_leaving),
+    ("AT_ONCE", 9, test_unsolicited),
     ("RECENT", 9, test_cut_episodes), ("SOLVED", 1.1, test_checkers), ("NOTHING", 0.0, test_checkers),
     ("MOST_WORDS", 0, test_leaks_and_inventions), ("_EMPTY", frozenset(), test_short_and_empty_values_are_none)])
 def test_a_wrong_constant_is_seen(monkeypatch, name, wrong, test):

@@ -21,7 +21,7 @@ from eau_jax.meta.proposal import parse
 from eau_jax.meta.proposer import Budget, View
 from eau_jax.meta.rule_proposer import propose, rules
 from eau_jax.meta.scene import tree
-from eau_jax.meta.signals import DETECTORS, FAULTS, Signal, detect
+from eau_jax.meta.signals import FAULTS, detect
 from eau_jax.meta.snapshot import schema
 from eau_jax.meta.thresholds import DEFAULTS
 from eau_jax.users.mixture import mixture
@@ -36,13 +36,13 @@ MIX = {"easy": 0.2, "middle": 0.5, "hard": 0.3}
 GOOD = healthy(1)[:30]
 
 
-def view(root, knobs=KNOBS, env=intention, seen=GOOD, fault="", evidence=(), confirmed=(), history=(), mix=None, current=None,
+def view(root, knobs=KNOBS, env=intention, seen=GOOD, fault="", confirmed=(), history=(), mix=None, current=None,
          report=None):
     """A view folder as `snapshot.build` writes it."""
     root.mkdir(exist_ok=True)
     generation = seen[-1]["generation"] if seen else 0
-    report = report or {"diagnosis": {"owner": FAULTS[fault or "none"], "fault": fault, "confidence": 0.9, "evidence": list(evidence),
-                                      "tests": []}, "signals": [], "results": {name: {"confirmed": True} for name in confirmed}}
+    found = {"owner": FAULTS[fault or "none"], "fault": fault, "confidence": 0.9, "evidence": [], "tests": []}
+    report = report or {"diagnosis": found, "signals": [], "results": {name: {"confirmed": True} for name in confirmed}}
     files = {"knobs/schema.json": schema(knobs), "knobs/current.json": {
         "generation": generation, "step": seen[-1]["step"] if seen else 0, "values": knob.values(knobs)} | (
             {"task_mix": mix} if mix else {}), "diagnosis.json": report, "history.json": list(history),
@@ -80,7 +80,8 @@ ROWS = {
     "early_disclosure": (dict(), {"env.disclose_cap": 15}, dict(knobs=swapped(env__disclose_cap=1, user__second__drift=0.0,
                                                                               user__epsilon=0.8))),
     "premature_stop": (dict(), {"user.second.leave": 0.0}, dict(knobs=swapped(user__second__leave=0.0, env__patience=64))),
-    "stonewalling_user": (dict(), {"user.second.drift": 0.0}, dict(knobs=swapped(user__second__drift=0.0, user__epsilon=0.8))),
+    "stonewalling_user": (dict(), {"user.second.drift": 0.0}, dict(knobs=swapped(user__second__drift=0.0,
+                                                                                 user__epsilon=0.8))),
     "invented_facts": (dict(), {"user.epsilon": 0.65}, dict(knobs=swapped(user__epsilon=0.9))),
     "persona_drift": (dict(), {"user.epsilon": 0.65}, dict(knobs=swapped(user__epsilon=0.9))),
     "too_few_turns": (dict(), {"env.max_turns": 10}, dict(knobs=swapped(env__max_turns=32))),
@@ -94,7 +95,8 @@ ROWS = {
     "entropy_rise": (dict(knobs=swapped(rl__entropy__coef=0.004)), {"rl.entropy.coef": 0.002}, dict(knobs=swapped(
         **{RATE.replace(".", "__"): 0.0}))),
     "weak_critic": (dict(), {CRITIC: 1.5e-3}, dict(knobs=swapped(**{CRITIC.replace(".", "__"): 0.0}))),
-    "all_hard": (dict(mix=MIX), MIX | {"easy": 0.275, "hard": 0.225}, dict(mix={"only": 1.0}, knobs=swapped(env__done_bonus=1.0))),
+    "all_hard": (dict(mix=MIX), MIX | {"easy": 0.275, "hard": 0.225},
+                 dict(mix={"only": 1.0}, knobs=swapped(env__done_bonus=1.0))),
     "all_easy": (dict(mix=MIX), MIX | {"easy": 0.125, "hard": 0.375}, dict(mix={"easy": 0.02, "hard": 0.98})),
     "farmed_shaping": (dict(knobs=swapped(env__done_bonus=0.5)), {"env.done_bonus": 0.25}, dict()),
 }
@@ -123,8 +125,8 @@ def test_what_only_a_person_can_mend(tmp_path, fault):
 
 
 @pytest.mark.parametrize("fault, current", [
-    ("stonewalling_user", 'default = "WITHHOLD"'), ("early_disclosure", 'default = "VOLUNTEER"'), ("premature_stop", intention.rules
-     + '\n[[rule]]\nwhen = { turn = { min = 2 } }\nreply = "LEAVE"\n')])
+    ("stonewalling_user", 'default = "WITHHOLD"'), ("early_disclosure", 'default = "VOLUNTEER"'),
+    ("premature_stop", intention.rules + '\n[[rule]]\nwhen = { turn = { min = 2 } }\nreply = "LEAVE"\n')])
 def test_bad_rules_go_back_to_the_environments_own(tmp_path, fault, current):
     proposal = change(propose(view(tmp_path / "a", fault=fault, current=current), Budget()))
     assert proposal.rules == intention.rules and proposal.owner == "user" and not proposal.changes
@@ -147,9 +149,11 @@ def test_a_swinging_critic_learns_more_slowly(tmp_path):
 
 def test_the_second_choice_of_a_row(tmp_path):
     knobs = swapped(user__epsilon=0.8)
-    assert change(propose(view(tmp_path, knobs=knobs, fault="leaky_user"), Budget()), knobs).changes == {"user.second.leak": 0.0}
+    leaky = change(propose(view(tmp_path, knobs=knobs, fault="leaky_user"), Budget()), knobs)
+    assert leaky.changes == {"user.second.leak": 0.0}
     knobs = swapped(user__second__leave=0.0)
-    assert change(propose(view(tmp_path, knobs=knobs, fault="premature_stop"), Budget()), knobs).changes == {"env.patience": 8}
+    stays = change(propose(view(tmp_path, knobs=knobs, fault="premature_stop"), Budget()), knobs)
+    assert stays.changes == {"env.patience": 8}
     assert change(propose(view(tmp_path, fault="entropy_rise"), Budget())).changes == {RATE: 7e-4}    # no bonus to lower
     penalty = knob.patch(KNOBS, {"env.weight_1": 0.9})
     farmed = change(propose(view(tmp_path, knobs=penalty, fault="farmed_shaping"), Budget()), penalty)
@@ -165,7 +169,7 @@ def test_only_knobs_of_this_run(tmp_path):
     assert propose(view(tmp_path, knobs=alone, env=function, fault="leaky_user"), Budget()).status == "empty"   # no epsilon
     no_critic = {**KNOBS, "rl": {name: part for name, part in KNOBS["rl"].items() if not name.startswith("critic")}}
     assert propose(view(tmp_path, knobs=no_critic, fault="weak_critic"), Budget()).status == "empty"
-    colbench = {**KNOBS, "env": knob.patch({"env": ColbenchKnobs()}, {"env.volunteer_after": 4, "env.info_bonus": 0.2})["env"]}
+    colbench = knob.patch({**KNOBS, "env": ColbenchKnobs()}, {"env.volunteer_after": 4, "env.info_bonus": 0.2})
     waits = change(propose(view(tmp_path, knobs=colbench, fault="early_disclosure"), Budget()), colbench)
     assert waits.changes == {"env.volunteer_after": 8}
     assert change(propose(view(tmp_path, knobs=colbench, fault="farmed_shaping"), Budget()), colbench).changes == {
@@ -265,19 +269,20 @@ def round_of(tmp_path, seen, results=CLEAN, **more):
 
 
 def test_runs_without_faults_are_left_alone(tmp_path):
-    rounds = [(seed, user, end) for seed in range(15) for user in ("mixture", "symbolic") for end in (10, 20, 30, 40)]
+    rounds = [(seed, user, end) for seed in range(15) for user in ("mixture", "symbolic") for end in (12, 25, 40)]
     moved = [(seed, end, batch.diagnosis.fault) for seed, user, end in rounds
              if (batch := round_of(tmp_path, healthy(seed, user=user)[:end])).status != "empty"]
-    assert len(moved) <= 0.05 * len(rounds), moved                                # measured: none of 120
+    assert len(moved) <= 0.05 * len(rounds), moved                                # measured: none of 90
 
 
 FAULTY = {   # fault -> columns of the last updates of an otherwise healthy run
-    "leaky_user": {"meta/leaks": 0.1}, "early_disclosure": {"meta/unsolicited": 0.8}, "premature_stop": {"meta/premature_stop": 0.2},
-    "stonewalling_user": {"meta/stonewalled": 0.4}, "too_few_turns": {"meta/truncated": 0.8, "meta/truncated_progressing": 0.7},
-    "stale_weights": {"learn/sampler_gap": 0.01}, "large_updates": {"learn/approx_kl": 0.06}, "gradient_spikes":
-    {"learn/policy_grad_norm": 9.0}, "all_easy": {"meta/solved_groups": 0.9}, "flaky_tool": {"meta/tool_differs": 0.05},
-    "broken_checker_negative": {"meta/near_miss": 0.3}, "infra": {"rollout/infra_rate": 0.2},
-    "degenerate_output": {"meta/degenerate": 0.3}}
+    "leaky_user": {"meta/leaks": 0.1}, "early_disclosure": {"meta/unsolicited": 0.8},
+    "premature_stop": {"meta/premature_stop": 0.2}, "stonewalling_user": {"meta/stonewalled": 0.4},
+    "too_few_turns": {"meta/truncated": 0.8, "meta/truncated_progressing": 0.7},
+    "stale_weights": {"learn/sampler_gap": 0.01}, "large_updates": {"learn/approx_kl": 0.06},
+    "gradient_spikes": {"learn/policy_grad_norm": 9.0}, "all_easy": {"meta/solved_groups": 0.9},
+    "flaky_tool": {"meta/tool_differs": 0.05}, "broken_checker_negative": {"meta/near_miss": 0.3},
+    "infra": {"rollout/infra_rate": 0.2}, "degenerate_output": {"meta/degenerate": 0.3}}
 
 
 @pytest.mark.parametrize("fault", FAULTY)
@@ -293,12 +298,13 @@ def test_from_metrics_to_the_named_fault(tmp_path, fault):
 @pytest.mark.parametrize("fault", [name for name in FAULTY if name in ROWS])
 def test_a_stronger_fault_is_still_acted_on(tmp_path, fault):
     for strength in np.linspace(1.0, 2.0, 4):
-        worse = {name: float(min(value * strength, 1.0) if value <= 1 else value * strength) for name, value in FAULTY[fault].items()}
+        worse = {name: float(value * strength if value > 1 else min(value * strength, 1.0))
+                 for name, value in FAULTY[fault].items()}
         seen = [row | (worse if row["step"] > 14 else {}) for row in healthy(7)[:20]]
         assert round_of(tmp_path, seen, mix=MIX).status == "ok", strength
 
 
 def test_moves_are_named_as_the_gate_names_them():
-    assert rule_proposer.Past(1, "env", {"env.max_turns": [8, 10]}, "", {"hard": [0.3, 0.2]}, "kept", 2).moves == watch.moves(
-        {"env.max_turns": [8, 10]}, "", {"hard": [0.3, 0.2]}) == ("env.max_turns up", "task_mix hard down")
-    assert isinstance(Signal("a", 0.0, 0.0, False, "none", "", 1, 1, 1).evidence.value, float) and len(DETECTORS) > 30
+    changes, mix = {"env.max_turns": [8, 10]}, {"hard": [0.3, 0.2]}
+    found = rule_proposer.Past(1, "env", changes, "", mix, "kept", 2).moves
+    assert found == watch.moves(changes, "", mix) == ("env.max_turns up", "task_mix hard down")
