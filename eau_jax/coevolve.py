@@ -201,7 +201,7 @@ class Coevolution:
         proposal = decision.proposal
         self._write(f"proposals/{id}/proposal.json", {
             "step": step, "id": id, "author": author, "text": text[:8192], "proposal": proposal.record() if proposal else None})
-        self._write(f"proposals/{id}/gate.json", {"step": step, **decision.record()})
+        self._write(f"proposals/{id}/gate.json", {"step": step, **decision.record(), "old_mix": dict(context.task_mix)})
         self._note(step, "gate", id=id, author=author, accepted=decision.accepted, reason=decision.reason)
         if proposal is not None:
             self._changes.append(self._change(step, generation, decision))
@@ -247,7 +247,8 @@ class Coevolution:
             "owner", "changes", "rules", "task_mix", "status", "ended")} for change in self._changes]
         return Sources(
             self._folder.path, self._config.env, self._parts.train.tasks, generation.knobs, generation.rules, generation.number,
-            step - 1, shares(self._parts, generation), found.report(signals, results), history)
+            step - 1, shares(self._parts, generation), found.report(signals, results), history,
+            Path(self._config.meta.pool) if self._config.meta.pool else None)
 
     def _context(self, step: int, generation: Generation, rows: Sequence[Any]) -> Context:
         if self._gate_parts is None:

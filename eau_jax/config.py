@@ -321,6 +321,8 @@ class Meta:
     """play what tells one cause from another before a diagnosis is made"""
     limits: str = ""
     """file of the detectors' limits, as written by eau_jax.meta.thresholds.save; empty: the defaults"""
+    pool: str = ""
+    """folder of an experience pool that the proposer may read, such as `eau-jax campaign` makes; empty: none"""
     seconds: float = 600.0
     """of one round, for a proposer that training does not wait for"""
     tokens: int = 400_000

@@ -66,7 +66,11 @@ def complaints(text: str, sealed: Collection[str] = ()) -> list[str]:
     """
     found = [f"it names {match[0]!r}, and a pool holds training-side evidence only" for match in SEALED.finditer(text)]
     found += [f"it names the path {text[match.start():].split()[0][:60]!r}" for match in PATHS.finditer(text)]
-    words = set(re.findall(r"\S+", text)) if sealed else set()
-    words |= {word.strip(".,;:!?\"'`()[]{}<>=") for word in words}
-    return found + [f"it names the held-out task {one!r}" for one in sorted(sealed)
-                    if one in words or (len(one.split()) > 1 and one in text)]
+    return found + [f"it names the held-out task {one!r}" for one in sorted(sealed) if one in text and _names(text, one)]
+
+
+def _names(text: str, task: str) -> bool:
+    """Whether the text means the task; a bare number, or a short id, is one only after the word task."""
+    plain = len(task) < 4 or not re.search(r"[^\W\d]", task)
+    before = "tasks?[^a-zA-Z0-9]{1,3}" if plain else ""
+    return bool(re.search(rf"{before}(?<!\w){re.escape(task)}(?!\w)", text, re.IGNORECASE))

@@ -24,7 +24,9 @@ A person may write and edit lessons; what cannot be read, or names what is seale
 """
 
 import dataclasses
+import json
 import re
+import tomllib
 from typing import Any, Collection, Mapping, NamedTuple, Sequence
 
 from eau_jax.core.knobs import OWNERS, nearest
@@ -77,8 +79,8 @@ class Lesson:
 
     @property
     def moves(self) -> tuple[str, ...]:
-        """What it changes and whither, as `watch.moves` names it."""
-        return watch.moves(self.changes, self.rules, self.task_mix)
+        """What it changes and whither, as `watch.moves` names it; notes in rules are left out."""
+        return watch.moves(self.changes, bare(self.rules), self.task_mix)
 
     def alike(self, other: "Lesson") -> bool:
         """Whether the other says the same: the same advice about the same moves, or without moves in nearly the same words.
@@ -111,6 +113,17 @@ class Lesson:
             newer, id=min(filter(None, (self.id, other.id)), default=""), text="\n\n".join(texts)[:MOST_TEXT],
             last_used_run=max(self.last_used_run, other.last_used_run, key=lambda run: (place.get(run, -1), run)),
             cases=tuple(sorted(cases.values(), key=lambda case: (place.get(case.run, -1), case))))
+
+
+def bare(rules: str) -> str:
+    """What a decision list decides, without notes and layout: the same text for lists that differ in those alone."""
+    try:
+        given = tomllib.loads(rules)
+    except tomllib.TOMLDecodeError:
+        return rules
+    for rule in given.get("rule", []):
+        rule.pop("note", None)
+    return json.dumps(given, sort_keys=True) if given else ""
 
 
 def _overlap(left: str, right: str) -> float:

@@ -141,6 +141,10 @@ class Pool:
         """What is there now."""
         return read(self.folder, self._sealed)
 
+    def clean(self, text: str) -> str:
+        """The text, or a note in its place where it names what no document may name: a proposer's words are not trusted."""
+        return "(left out: it names what a pool must not hold)" if document.complaints(text, self._sealed) else text
+
     def add(self, run: Run, files: Mapping[str, str], found: Iterable[Lesson]) -> Contents:
         """Adds a run's files and lessons, or brings them up to date; what is there already is not counted twice.
 

@@ -22,6 +22,7 @@ from eau_jax.core import knobs as knob
 from eau_jax.core.part import Env
 from eau_jax.core.records import plain, read_lines
 from eau_jax.core.types import HeldOutTask, Task
+from eau_jax.meta import pool
 from eau_jax.meta.proposer import View
 from eau_jax.rollout.seeds import turn_seed
 from eau_jax.users.voice import leaks
@@ -47,7 +48,7 @@ class Limits:
     episodes: int = 64           # of one update
     characters: int = 4_000      # of one text, its middle left out
     episode_bytes: int = 8_000_000   # of all episodes; older updates are left out beyond it
-    pool_bytes: int = 256_000
+    pool_bytes: int = pool.SIZE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,9 @@ def build(root: Path, sources: Sources, limits: Limits = Limits()) -> View:
              "rules/current.toml": sources.rules, "rules/own.toml": sources.env.rules,
              "rules/features.json": _json(list(sources.env.features)),
              "diagnosis.json": _json(sources.diagnosis), "history.json": _json(list(sources.history))}
-    files |= _episodes(sources, limits) | _pool(sources.pool, limits.pool_bytes)
+    said = sources.diagnosis.get("diagnosis", {})
+    lessons = pool.select(sources.pool, sources.env.name, said.get("fault", ""), said.get("owner", ""), limits.pool_bytes)
+    files |= _episodes(sources, limits) | {f"pool/{name}": text for name, text in lessons.items()}
     for name, text in files.items():
         path = view.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,20 +191,6 @@ def hidden(env: Env, task: Task, record: Mapping[str, Any]) -> tuple[str, ...]:
 def _cut(text: str, characters: int) -> str:
     half = characters // 2
     return text if len(text) <= characters else f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"
-
-
-def _pool(pool: Path | None, size: int) -> dict[str, str]:
-    """Its markdown files, the newest first as far as the bytes go; symbolic links are not followed."""
-    if pool is None or not pool.is_dir():
-        return {}
-    files = [path for path in pool.rglob("*.md") if not path.is_symlink() and path.is_file()]
-    kept: dict[str, str] = {}
-    for path in sorted(files, key=lambda path: (-path.stat().st_mtime, str(path))):
-        size -= path.stat().st_size
-        if size < 0:
-            break
-        kept[f"pool/{'-'.join(path.relative_to(pool).parts)}"] = path.read_text(encoding="utf-8", errors="replace")
-    return kept
 
 
 def remove(view: View) -> None:

@@ -95,17 +95,20 @@ def test_what_a_person_wrote_stays_as_it_is(tmp_path):
 
 # Lint
 
+SEALED = {"goal-17", "12", "[b]c|[d:None]"}
+
 
 @pytest.mark.parametrize("text", ["runs/sealed/x", "look at eval.jsonl", "the held out score", "test split", "by_task", "eval/score",
-                                  "~/notes", "../other", "C:\\x", "file:x", "final score", "the Held-Out one", "task-17", "(task-17)."])
+                                  "~/notes", "../other", "C:\\x", "file:x", "final score", "the Held-Out one", "goal-17", "(goal-17).",
+                                  "task 12 fails", "tasks: '12'", "a [b]c|[d:None] e"])
 def test_what_is_sealed_is_not_named(text):
-    assert complaints(text, {"task-17", "two words"})
+    assert complaints(text, SEALED)
 
 
 @pytest.mark.parametrize("text", ["rollout/success_rate fell by 0.1 and/or rose", "unsealedness", "we tested it", "latest/newest",
-                                  "a final answer", "task-177 is a training task", "tests: 3 / 4"])
+                                  "a final answer", "goal-177 is a training task", "tests: 3 / 4", "env.max_turns 8 -> 12", "[b]c|[d:None]x"])
 def test_what_is_not_sealed_may_be_named(text):
-    assert complaints(text, {"task-17"}) == []
+    assert complaints(text, SEALED) == []
 
 
 def test_sealed_ids_are_refused_everywhere(tmp_path):

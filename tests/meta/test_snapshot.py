@@ -19,6 +19,7 @@ from eau_jax.core.records import read_lines
 from eau_jax.core.types import HeldOutTask
 from eau_jax.envs.gyms.intention import intention
 from eau_jax.eval.held_out import sealed_file
+from eau_jax.meta.lesson import Case, Lesson, dump
 from eau_jax.meta.snapshot import Limits, SnapshotError, Sources, build, hidden, manifest, masked, tampered
 from eau_jax.users.voice import leaks
 
@@ -99,12 +100,14 @@ def test_only_what_is_named_is_copied(tmp_path):
         (run / name).write_text("of no concern")
     pool = tmp_path / "pool"
     (pool / "lessons").mkdir(parents=True)
-    (pool / "lessons" / "L-1.md").write_text("a lesson")
+    lesson = Lesson("L-1", "intention", "all_hard", "env", "do", (Case("helpful", "r", "a"),), text="Ask first.")
+    (pool / "lessons" / "L-1.md").write_text(dump(lesson))
+    (pool / "lessons" / "notes.md").write_text("no lesson")
     (pool / "secret.md").symlink_to(run / "config.py")
     view = build(tmp_path / "snap", sources(run, pool=pool, history=[{"id": "1", "verdict": "kept"}]))
     assert sorted(texts(view.folder)) == [
         "SKILL.md", "diagnosis.json", "history.json", "knobs/current.json", "knobs/schema.json", "metrics.jsonl",
-        "pool/lessons-L-1.md", "rules/current.toml", "rules/features.json",
+        "pool/L-1.md", "rules/current.toml", "rules/features.json",
         "rules/own.toml"]
     assert view.lines("metrics.jsonl")[0] == {"step": 1, "generation": 3, "rollout/stop_max_turns": 0.4}
     current = view.json("knobs/current.json")

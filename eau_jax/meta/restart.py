@@ -1,0 +1,63 @@
+"""Whether a run is so ill from the start that it should be begun anew, with what: before a fifth of its updates are done.
+
+    checker     scripted agents find that the checker is broken                     nothing that a run can change mends it
+    leak        the user tells hidden values under the first settings               the user's row of `moves`
+    dead        no success in MOST_UPDATES updates, and a round that looked at the  the row of `all_hard`
+                checker did not find it broken
+    not finite  a loss or gradient that is no number, twice                         the row of `large_updates`
+
+Smaller faults are for the changes within a run.
+"""
+
+import math
+from typing import Any, Mapping, Sequence
+
+from eau_jax.meta import attribution, moves, watch
+from eau_jax.meta.harvest import Remedy
+from eau_jax.meta.scene import Scene
+from eau_jax.meta.signals import column, slope
+
+SHARE = 0.2            # of the updates, after which no run is begun anew
+LEAK_UPDATES = 3       # under the first settings, in all of which the user leaks
+MOST_UPDATES = 10      # without any success
+SUCCESS = 0.01         # of episodes, below which there is none
+STEEP = 2.0            # standard errors from which the scores rise
+Row = Mapping[str, Any]
+
+
+def severe(rows: Sequence[Row], rounds: Sequence[Mapping[str, Any]], updates: int) -> tuple[str, str] | None:
+    """(fault, why) of a run that should be begun anew; None where it should go on.
+
+    Args:
+      rows: of its metrics.jsonl.
+      rounds: of rounds/<step>.json.
+      updates: that the run is meant to make.
+    """
+    if not rows or int(rows[-1]["step"]) > SHARE * updates:
+        return None
+    diagnoses = [answer["diagnosis"] for record in rounds for answer in record.get("answers", []) if answer.get("diagnosis")]
+    for found in diagnoses:
+        if found["owner"] == "checker" and found.get("confidence", 0.0) >= attribution.CONFIRMED:
+            return found["fault"], f"the checker is broken: {'; '.join(found.get('tests', []))}"
+    first = [row for row in rows if not row.get("generation")]
+    leaks = _numbers(first, "rollout/leak_rate")[-LEAK_UPDATES:]
+    if len(leaks) == LEAK_UPDATES and min(leaks) > watch.LEAKS:
+        return "leaky_user", f"under the first settings {min(leaks):.1%} of the user's replies or more tell hidden values, in each " \
+                             f"of {LEAK_UPDATES} updates; allowed: {watch.LEAKS:.0%}"
+    wins = _numbers(rows, "rollout/success_rate")
+    if diagnoses and len(wins) >= MOST_UPDATES and max(wins) < SUCCESS and slope(column(rows, "rollout/score_mean")) <= STEEP:
+        return "all_hard", f"{max(wins):.1%} of the episodes succeeded at most in {len(wins)} updates, and their scores do not rise"
+    return None
+
+
+def remedy(fault: str, why: str, scene: Scene) -> Remedy:
+    """The first change against the fault that this run can begin with; without an owner where there is none."""
+    for move in moves.table(scene):
+        if move.changes_anything:
+            return Remedy(fault, why, move.owner, {path: (float(scene.values[path]), float(new)) for path, new in move.changes.items()},
+                          {name: (scene.mix[name], share) for name, share in move.task_mix.items()}, move.rules)
+    return Remedy(fault, why)
+
+
+def _numbers(rows: Sequence[Row], name: str) -> list[float]:
+    return [float(row[name]) for row in rows if isinstance(row.get(name), (int, float)) and math.isfinite(row[name])]
