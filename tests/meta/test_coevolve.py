@@ -259,29 +259,28 @@ def test_a_hundred_swaps_compile_nothing(tmp_path, monkeypatch):
 
     def busy(view, budget):
         now = view.json("knobs/current.json")
-        turns, rate = (now["values"][name] for name in ("env.max_turns", "rl.policy_optimizer.learning_rate"))
-        which = {"changes": {"rl.policy_optimizer.learning_rate": rate * (1.5 if rate < 1e-3 else 0.7)}}, {
-            "changes": {"env.max_turns": 7 - turns}}, {"rules": own + "\n" if (own := _other(view)) else ""}
-        chosen = which[now["generation"] % 3]
-        return Batch("ok", (text(now["generation"], ("rl", "env", "user")[now["generation"] % 3], "rollout/turns_mean", "up", 1,
-                                 **chosen),))
+        patience, rate = (now["values"][name] for name in ("env.patience", "rl.policy_optimizer.learning_rate"))
+        owner, chosen = (("rl", {"changes": {"rl.policy_optimizer.learning_rate": rate * (1.5 if rate < 1e-3 else 0.7)}}),
+                         ("env", {"changes": {"env.patience": 13 - patience}}),
+                         ("user", {"rules": _other(view)}))[now["generation"] % 3]
+        return Batch("ok", (text(now["generation"], owner, "rollout/success_rate", ttl=1, **chosen),))
 
     settings = META | dict(every=1, burn_in=1, ttl_least=1, swaps=100, anchor_tasks=0, blast=1.0)
     settings.pop("anchor_every")
-    run = launch(tmp_path, {**CHANGES, "learn.steps": 230},
+    run = launch(tmp_path, {**CHANGES, "learn.steps": 210},
                  parts=parts(Proposer("busy", busy, at_once=True), settings, checkpoint=Checkpoint(every=100, keep=1)))
     adopted = [line for line in lines(run, "audit.jsonl") if line["event"] == "adopted"]
-    assert len(adopted) == 100 and {tuple(line["values"]) for line in adopted} >= {("env.max_turns",), ()}
+    assert len(adopted) == 100 and {tuple(line["values"]) for line in adopted} == {
+        ("env.patience",), ("rl.policy_optimizer.learning_rate",), ()}
     traces = [line["traces"] for line in lines(run, "timings.jsonl")]
     assert traces[9] == traces[-1]
     assert len(made) == 1 and set(made[0].traces.values()) == {1}
 
 
 def _other(view):
-    """The environment's rules, or the same with one more rule, whichever is not in force."""
+    """The environment's rules, or the same with one more that never matches, whichever is not in force."""
     own, now = ((view.folder / f"rules/{name}.toml").read_text() for name in ("own", "current"))
-    more = own.replace("[[rule]]", '[[rule]]\nwhen = { turn = [60, 63] }\nreply = "CLARIFY"\n\n[[rule]]', 1)
-    return more if now.strip() == own.strip() else own
+    return own + '\n[[rule]]\nwhen = { vague = 1 }\nreply = "WITHHOLD"\n' if now == own else own
 
 
 # --- rounds ---------------------------------------------------------------------------------------------------------------
