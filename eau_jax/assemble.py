@@ -15,6 +15,7 @@ from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import HeldOutTask, Task
 from eau_jax.journal import Generation
 from eau_jax.learner.parts import Feedback, Learner
+from eau_jax.meta import thresholds
 from eau_jax.meta.gate import MIX_FLOOR
 from eau_jax.models.config import ModelConfig
 from eau_jax.rollout import template, tokenizer
@@ -156,6 +157,8 @@ def check(config: Config) -> None:
         except ValueError as error:
             raise ConfigError(f"swap before update {swap.step}: {error}") from None
     make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    if config.meta.limits:
+        thresholds.load(Path(config.meta.limits), config.env.name)
     if config.model.lora_rank and config.model.make is start.new_model and not config.sft.steps:
         raise ConfigError(f"model.lora_rank = {config.model.lora_rank} would adapt random weights, whose frozen embedding "
                           f"lets nothing be learned; give a cold start with --sft.steps, or a trained model in model.folder")

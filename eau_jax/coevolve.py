@@ -22,7 +22,7 @@ from eau_jax.beside import Beside
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, plain, read_lines
 from eau_jax.journal import Generation
-from eau_jax.learner.parts import LearnerState
+from eau_jax.learner.parts import LearnerState, NonFiniteError
 from eau_jax.meta import audit, canary, causal, thresholds, watch
 from eau_jax.meta.asking import ANSWERED, Answer, Asking, ask
 from eau_jax.meta.attribution import Experiment, Result, attribute
@@ -88,6 +88,20 @@ class Coevolution:
             self._tried = self._beside.canary(step, state, generation, candidate)
         return generation
 
+    def broken(self, step: int, generation: Generation, error: NonFiniteError) -> Generation:
+        """Takes back every live change when update `step` did not give numbers; the update can then be made again.
+
+        Raises:
+          NonFiniteError: `error`, where no change is live.
+        """
+        if not self._with("live"):
+            raise error
+        for change in self._with("live"):
+            generation = self._end(step, generation, self._rows(), change, [watch.Trigger("nan", str(error), True)])
+        for change in self._with("canary", "passed"):
+            self._refuse(step, change, "it was tried beside a change that has been taken back")
+        return generation
+
     def after(self, step: int, state: LearnerState, generation: Generation) -> dict[str, float]:
         """Judges what was tried in update `step`, and plays the anchor tasks. Returns metrics of the update."""
         if self._off:
@@ -118,13 +132,16 @@ class Coevolution:
 
     def _watch(self, step: int, generation: Generation, rows: Sequence[Any], change: Change) -> Generation:
         """Takes a live change back at a trigger, or judges it when its time is over."""
-        since, anchors = change["since"], _anchors(rows)
-        found = watch.hard(rows, since, change["rewards_changed"])
-        fell = watch.soft(rows, since, anchors)
+        found = watch.hard(rows, change["since"], change["rewards_changed"])
+        fell = watch.soft(rows, change["since"], _anchors(rows))
         triggers = [*found, *([fell] if fell else [])]
-        if not triggers and step - since < change["ttl"]:
+        if not triggers and step - change["since"] < change["ttl"]:
             return generation
-        verdict = watch.judge(rows, since, Prediction(**change["prediction"]), anchors)
+        return self._end(step, generation, rows, change, triggers)
+
+    def _end(self, step: int, generation: Generation, rows: Sequence[Any], change: Change,
+             triggers: Sequence[watch.Trigger]) -> Generation:
+        verdict = watch.judge(rows, change["since"], Prediction(**change["prediction"]), _anchors(rows))
         back = bool(triggers) or verdict.result == "harmful"
         change |= {"status": "rolled_back" if back else "kept", "ended": step}
         reason = triggers[0].reason if triggers else verdict.reason

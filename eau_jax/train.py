@@ -29,7 +29,7 @@ from eau_jax.imitate import imitate
 from eau_jax.journal import Generation
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.checkpoint import Checkpoints
-from eau_jax.learner.parts import LearnerState
+from eau_jax.learner.parts import LearnerState, NonFiniteError
 from eau_jax.learner.refit import restart_critic
 from eau_jax.learner.state import abstract_state, init, place, policy_weights
 from eau_jax.learner.update import update
@@ -101,7 +101,11 @@ def train(config: Config, source: str, *, resume: bool) -> None:
                 if step > config.learn.steps:
                     break
                 generation = coevolution.before(step, state, swapped(config, generation, folder, step))
-                state, metrics, clock = one_update(parts, state, generation, folder, watch)
+                try:
+                    state, metrics, clock = one_update(parts, state, generation, folder, watch)
+                except NonFiniteError as error:  # a change that is watched is taken back, and the update made again
+                    generation = coevolution.broken(step, generation, error)
+                    state, metrics, clock = one_update(parts, state.replace(**error.towers), generation, folder, watch)
                 metrics |= coevolution.after(step, state, generation)
                 recent = [*recent, metrics[config.checkpoint.best_by]][-RECENT:]
                 report(parts, folder, generation, metrics, clock, watch, step)

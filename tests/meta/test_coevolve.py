@@ -7,13 +7,17 @@ import threading
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 from test_train import launch
 
 from eau_jax import assemble, coevolve, start, train
+from eau_jax.algorithms import shaping
 from eau_jax.config import Checkpoint, ConfigError, Meta, Swap, Tasks
 from eau_jax.config_file import replace
+from eau_jax.core.knobs import knob
 from eau_jax.core.records import read_lines
 from eau_jax.core.sharding import make_mesh
 from eau_jax.envs.gyms import function_tasks, intention_tasks
@@ -162,6 +166,31 @@ def test_a_harmful_change_is_taken_back(story):
     assert [trigger["name"] for trigger in verdict["triggers"]] == ["leak"] and verdict["triggers"][0]["hard"]
     back = record(story, "knobs/4.json")
     assert back["changes"] == {"user.leak": [LEAK, pytest.approx(1e-6)]} and back["step"] == verdict["step"] <= 17
+
+
+@struct.dataclass
+class PoisonKnobs:
+    poison: float = knob(0.0, 0.0, 1.0, "rewards are no numbers from 0.5 on", trust=1.0)
+
+
+def poisoned(trajectory, knobs):
+    return trajectory.replace(rewards=jnp.where(knobs.poison > 0.5, jnp.nan, trajectory.rewards))
+
+
+@pytest.mark.slow
+def test_a_change_that_gives_no_numbers_is_taken_back_and_the_update_made_again(tmp_path):
+    def once(view, budget):
+        now = view.json("knobs/current.json")
+        return Batch("ok", (text(0, "rl", changes={"rl.shaping.poison": 1.0}),)) if now["step"] == 2 else Batch("empty")
+
+    proposer = Proposer("once", once, at_once=True)
+    made = parts(proposer, **{"algorithm.shaping": shaping.Shaping(PoisonKnobs(), poisoned, "poison")})
+    run = launch(tmp_path, {**CHANGES, "learn.steps": 5}, parts=made)
+    assert [(line["step"], line["generation"]) for line in lines(run)] == [(1, 0), (2, 0), (3, 0), (4, 2), (5, 2)]
+    assert record(run, "knobs/1.json")["step"] == 4 and {e["generation"] for e in lines(run, "episodes/4.jsonl")} == {2}
+    verdict = record(run, "proposals/3-1/verdict.json")
+    assert (verdict["step"], verdict["triggers"][0]["name"]) == (4, "nan") and "not applied" in verdict["reason"]
+    assert record(run, "knobs/2.json")["changes"] == {"rl.shaping.poison": [1.0, 0.0]}
 
 
 def test_the_task_mix_is_swapped_and_drawn(story):
@@ -320,6 +349,7 @@ def test_a_slow_proposer_is_not_waited_for_and_a_failed_one_is_replaced(tmp_path
     assert record(run, "proposals/7-1/canary.json")["passed"] and record(run, "knobs/1.json")["step"] == 8
 
 
+@pytest.mark.slow
 def test_causal_tests_are_played_and_counted(tmp_path):
     meta = META | dict(causal_tests=True, anchor_tasks=0)
     meta.pop("anchor_every")
