@@ -5,7 +5,7 @@ Reproduces   nothing published: it shows the whole of EAU's loop with no languag
              examined, causal tests are played where they are wanted, and what the table of moves proposes is gated, tried on
              canary episodes, adopted, watched, and taken back where it hurts.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         about 15 minutes.
+Time         not measured; about twice the quickstart's.
 Expected     runs/eau-rules/rounds/*.json says what was found; not measured beyond that.
 Command      eau-jax train configs/eau_rules.py
 """

@@ -118,7 +118,8 @@ def buckets(config: Config, found: Sequence[Task]) -> dict[str, tuple[int, ...]]
     small = [name for name in sorted(rows) if len(rows[name]) < MIX_FLOOR * len(found)]
     if small or len(rows) < 2:
         said = f"only {len(rows[small[0]])} of {len(found)} training tasks in {small[0]!r}" if small else "them all in one"
-        raise ConfigError(f"tasks.bucket puts {said}; give two or more buckets, each with {MIX_FLOOR:.0%} of the tasks at least")
+        raise ConfigError(f"tasks.bucket puts {said}; give two or more buckets, each with {MIX_FLOOR:.0%} of the tasks or "
+                          f"more")
     return {name: tuple(rows[name]) for name in sorted(rows)}
 
 
@@ -152,8 +153,9 @@ def check(config: Config) -> None:
             generation = generation.swapped(swap.step, swap.knobs, swap.rules, config.env, swap.task_mix)
             if swap.task_mix and (swap.task_mix.keys() != names.keys() or abs(sum(swap.task_mix.values()) - 1) > 1e-6
                                   or min(swap.task_mix.values()) < 0):
-                raise ValueError(f"task_mix is {dict(swap.task_mix)}; it must give each of {', '.join(names) or 'no buckets'} "
-                                 f"a share, and they must sum to 1")
+                known = ", ".join(names) or "no buckets"
+                raise ValueError(f"task_mix is {dict(swap.task_mix)}; it must give each of {known} a share, and they must sum "
+                                 f"to 1")
         except ValueError as error:
             raise ConfigError(f"swap before update {swap.step}: {error}") from None
     make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)

@@ -6,9 +6,9 @@
     after it           canary against the batch, the anchor tasks, numbers of the episodes
 
 A change is one JSON object from the gate to its end; its status is "canary", "passed", "live", "kept", "rolled_back" or
-"refused". All state is these objects, the results of causal tests that still hold and whether a round is going on; it lies in
-the checkpoint, so that a run resumed at any moment goes on with the same bits. A round of a proposer that training does not
-wait for is begun again.
+"refused". All state is these objects, the results of causal tests that still hold and whether a round is going on; it lies
+in the checkpoint, so that a run resumed at any moment goes on with the same bits. A round of a proposer that training does
+not wait for is begun again.
 """
 
 import dataclasses
@@ -120,8 +120,8 @@ class Coevolution:
 
     def _adopt(self, step: int, generation: Generation, change: Change) -> Generation:
         if generation.number != change["generation"]:
-            self._refuse(step, change, f"the settings are no longer those of generation {change['generation']}, under which it "
-                                       f"was tried")
+            self._refuse(step, change, f"it was tried under generation {change['generation']}, and the current one is "
+                                       f"{generation.number}")
             return generation
         generation = self._changed(step, generation, change, 1)
         generation.write(self._folder)
@@ -216,14 +216,14 @@ class Coevolution:
         """Holds one text against the gate. Whether it was accepted."""
         decision = gate(text, context, id=id, author=author)
         proposal = decision.proposal
-        self._write(f"proposals/{id}/proposal.json", {
-            "step": step, "id": id, "author": author, "text": text[:8192], "proposal": proposal.record() if proposal else None})
+        self._write(f"proposals/{id}/proposal.json", {"step": step, "id": id, "author": author, "text": text[:8192],
+                                                      "proposal": proposal.record() if proposal else None})
         self._write(f"proposals/{id}/gate.json", {"step": step, **decision.record(), "old_mix": dict(context.task_mix)})
         self._note(step, "gate", id=id, author=author, accepted=decision.accepted, reason=decision.reason)
         if proposal is not None:
             self._changes.append(self._change(step, generation, decision))
-        self._say(f"update {step}: change {id} of {author} " + (f"is tried: {_told(self._changes[-1])}" if decision.accepted else
-                                                               f"is refused: {decision.reason}"))
+        said = f"is accepted: {_told(self._changes[-1])}" if decision.accepted else f"is refused: {decision.reason}"
+        self._say(f"update {step}: change {id} of {author} {said}")
         if decision.accepted and self._changes[-1]["status"] == "passed":
             said = "no conversation depends on what it changes, so there is nothing to try on episodes"
             self._write(f"proposals/{id}/canary.json", {"step": step, "tries": 0, "stage": "canary", "passed": None,
@@ -252,7 +252,8 @@ class Coevolution:
                    for name, kept in self._results.items()
                    if kept["generation"] == generation.number and step - kept["step"] < HOLD}
         if self._config.meta.causal_tests:
-            found, after = causal.investigate(signals, results, self._beside.play(step, state, generation), self._limits, step)
+            play = self._beside.play(step, state, generation)
+            found, after = causal.investigate(signals, results, play, self._limits, step)
             fresh = {test.value: {"step": step, "generation": generation.number,
                                   "result": plain(result._asdict() | {"experiment": test.value})}
                      for test, result in after.items() if test not in results}
@@ -263,23 +264,25 @@ class Coevolution:
         history = [{"step": change["since"] or change["step"]} | {key: change[key] for key in (
             "owner", "changes", "rules", "task_mix", "status", "ended")} for change in self._changes]
         return Sources(
-            self._folder.path, self._config.env, self._parts.train.tasks, generation.knobs, generation.rules, generation.number,
-            step - 1, shares(self._parts, generation), found.report(signals, results), history,
-            Path(self._config.meta.pool) if self._config.meta.pool else None)
+            run=self._folder.path, env=self._config.env, tasks=self._parts.train.tasks, knobs=generation.knobs,
+            rules=generation.rules, generation=generation.number, step=step - 1, task_mix=shares(self._parts, generation),
+            diagnosis=found.report(signals, results), history=history,
+            pool=Path(self._config.meta.pool) if self._config.meta.pool else None)
 
     def _context(self, step: int, generation: Generation, rows: Sequence[Any]) -> Context:
         if self._gate_parts is None:
             many = lanes(self._parts.train, TASKS * len(AGENTS))
             self._gate_parts = many, player(many, self._config.seed)
         meta, first, (many, play) = self._config.meta, self._parts.first, self._gate_parts
-        past = [watch.Past(change["since"], tuple(change["moves"]), change["ended"] if change["status"] == "rolled_back" else 0)
+        past = [watch.Past(change["since"], tuple(change["moves"]), change["ended"] * (change["status"] == "rolled_back"))
                 for change in self._with("kept", "rolled_back")]
         names = {name for row in rows[-watch.BEFORE:] for name in row} - {"step", "generation"}
         return Context(
-            generation.number, step, Settings(generation.knobs, generation.rules), Settings(first.knobs, first.rules), many, play,
-            frozenset(names), shares(self._parts, generation), {change["owner"]: change["id"] for change in self._with("live")},
-            watch.cooldowns(past, meta.cooldown), watch.lockouts(past), self._swaps_left(), self._recent(step),
-            Limits(meta.blast))
+            generation=generation.number, step=step, current=Settings(generation.knobs, generation.rules),
+            first=Settings(first.knobs, first.rules), lanes=many, play=play, metrics=frozenset(names),
+            task_mix=shares(self._parts, generation), live={change["owner"]: change["id"] for change in self._with("live")},
+            cooldowns=watch.cooldowns(past, meta.cooldown), lockouts=watch.lockouts(past), swaps_left=self._swaps_left(),
+            episodes=self._recent(step), limits=Limits(meta.blast))
 
     # Records
 
@@ -295,8 +298,9 @@ class Coevolution:
             if answer.transcript:
                 self._folder.write(f"rounds/{step}.{number}.jsonl", answer.transcript)
         last = told[-1]
+        kept = [hashlib.sha256(answer.transcript.encode()).hexdigest() for answer in answers if answer.transcript]
         self._note(step, "round", author=last["author"], status=last["status"], texts=last["texts"], agent=last["agent"],
-                   transcripts=[hashlib.sha256(answer.transcript.encode()).hexdigest() for answer in answers if answer.transcript])
+                   transcripts=kept)
 
     def _note(self, step: int, event: str, **facts: Any) -> None:
         audit.append(self._folder, {"step": step, "event": event, **facts})

@@ -407,7 +407,7 @@ class Config:
             raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
         if self.meta.proposer is not None and self.meta.canary_tasks > self.rollout.tasks:
             raise ConfigError(f"meta.canary_tasks = {self.meta.canary_tasks}, but an update has rollout.tasks = "
-                              f"{self.rollout.tasks}; a canary is compared with episodes of its update, so give at most as many")
+                              f"{self.rollout.tasks}; a canary is compared with episodes of its update, so give no more")
         _refuse_idle(self)
 
 

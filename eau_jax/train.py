@@ -110,7 +110,8 @@ def train(config: Config, source: str, *, resume: bool) -> None:
                 recent = [*recent, metrics[config.checkpoint.best_by]][-RECENT:]
                 report(parts, folder, generation, metrics, clock, watch, step)
                 if step % config.checkpoint.every == 0 or step == config.learn.steps or _stop.is_set():
-                    store.save(step, state, plain(generation.host() | {"recent": recent} | coevolution.host()), _mean(recent))
+                    host = generation.host() | {"recent": recent} | coevolution.host()
+                    store.save(step, state, plain(host), _mean(recent))
                 if _stop.is_set() and step < config.learn.steps:
                     store.wait()
                     watch.say(f"stopped after update {step}; continue with --resume")
