@@ -15,7 +15,7 @@ from test_train import launch
 
 from eau_jax import assemble, coevolve, start, train
 from eau_jax.algorithms import shaping
-from eau_jax.config import Checkpoint, ConfigError, Meta, Swap, Tasks
+from eau_jax.config import Checkpoint, ConfigError, Meta, Swap
 from eau_jax.config_file import replace
 from eau_jax.core.knobs import knob
 from eau_jax.core.records import read_lines
