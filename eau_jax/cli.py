@@ -1,9 +1,9 @@
-"""The command line: `eau-jax train | sft | eval | compare-methods | export | report | chat`.
+"""The command line: `eau-jax train | sft | campaign | eval | compare-methods | export | report | watch | audit | chat`.
 
-Bad input ends with one message and exit status 2; set EAU_JAX_TRACEBACK=1 to see where it came from.
+Bad input ends with one message and exit status 2, a loss that is not finite with 3; set EAU_JAX_TRACEBACK=1 to see where it
+came from.
 """
 
-import argparse
 import dataclasses
 import errno
 import logging
@@ -12,29 +12,33 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
 
 from eau_jax import eval_command
-from eau_jax.config import Config, ConfigError, knob_tree
-from eau_jax.config_file import call, changed, load_config, load_method, placed, replace, runnable
+from eau_jax.config import Config, ConfigError
+from eau_jax.config_file import call, changed, load_config, load_method, placed, runnable
 from eau_jax.core import knobs as knob
 from eau_jax.core.types import InfraError
 from eau_jax.learner.parts import NonFiniteError
+from eau_jax.override import named_method, parse_overrides
 
 HELP = """usage: eau-jax COMMAND ...
 
   train CONFIG    cold start and reinforcement learning; --resume continues, --dry-run only estimates
   sft CONFIG      supervised fine-tuning alone: the cold start, or with --sft.role user a model of the user
+  campaign CONFIG --max-runs 5   runs that begin with what those before them found out
   eval RUN|PLAN   a run's policy on its held-out tasks, or an evaluation plan (a Python file with `plan()`)
   compare A B ..  finished evaluations side by side, paired by task
   compare-methods STUDY   methods x environments x seeds: runs what is missing and writes a page with intervals
   data FOLDER     checks a folder of upstream benchmark files, and says where to get what is missing
   export RUN DIR  a run's policy as a Hugging Face folder
-  report RUN      a page with curves, knob history and dialogues; of an evaluation, a page with tables
+  report RUN      a page with curves, changes, knob history and dialogues; of an evaluation, a page with tables
+  watch RUN       a run's curves and changes in the terminal, while it goes on
+  audit RUN       checks that the records of a run's changes are whole and agree
   chat RUN        talk to a run's agent in the terminal
 
 CONFIG is a Python file such as configs/quickstart.py, or a run folder; RUN is a run folder such as runs/quickstart.
@@ -101,6 +105,26 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True)
+class Show:
+    """Shows a run's curves, its generation and its changes, anew every few seconds until it is over; writes nothing."""
+
+    run: tyro.conf.Positional[str]
+    """run folder"""
+    once: bool = False
+    """show it once"""
+    every: float = 2.0
+    """seconds between two looks"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """Checks a run's audit.jsonl: its chain of hashes, and that it agrees with knobs/ and rules/; exit status 1 when not."""
+
+    run: tyro.conf.Positional[str]
+    """run folder"""
+
+
+@dataclasses.dataclass(frozen=True)
 class Chat:
     """Talks to a run's agent; you are the user."""
 
@@ -126,8 +150,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError, NonFiniteError, InfraError) as error:
         _fail(error)
     except KeyboardInterrupt:
-        Console(stderr=True).print("eau-jax: stopped; training goes on with --resume, an evaluation or study with the same "
-                                     "command", highlight=False)
+        Console(stderr=True).print("eau-jax: stopped; training goes on with --resume, an evaluation, study or campaign with "
+                                     "the same command", highlight=False)
         sys.exit(130)
 
 
@@ -138,7 +162,7 @@ def _fail(error: Exception) -> None:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         text = f"the disk is full ({error.filename or 'while writing the run folder'}); free space, then use --resume"
     Console(stderr=True).print(f"[bold red]eau-jax:[/] {escape(text)}", soft_wrap=True, highlight=False)
-    sys.exit(2)
+    sys.exit(3 if isinstance(error, NonFiniteError) else 2)
 
 
 def _run(arguments: list[str]) -> int:
@@ -146,15 +170,16 @@ def _run(arguments: list[str]) -> int:
     if command in ("-h", "--help"):
         print(HELP)
         return 0
-    if command in ("train", "sft"):
+    if command in ("train", "sft", "campaign"):
         return _learn(command, rest)
     if command == "eval":
         return eval_command.run(rest)
     if command == "compare-methods":
         return _compare_methods(rest)
-    commands = {"export": Export, "report": Report, "chat": Chat, "compare": Compare, "data": Data}
+    commands = {"export": Export, "report": Report, "chat": Chat, "compare": Compare, "data": Data, "watch": Show,
+                "audit": Audit}
     if command not in commands:
-        known = [*commands, "train", "sft", "eval", "compare-methods"]
+        known = [*commands, "train", "sft", "campaign", "eval", "compare-methods"]
         raise ConfigError(f"unknown command {command!r}{knob.nearest(command, known)}")
     given = tyro.cli(commands[command], prog=f"eau-jax {command}", args=rest)
     if isinstance(given, Report):
@@ -167,6 +192,13 @@ def _run(arguments: list[str]) -> int:
         found = upstream_files.check(given.folder, given.part)
         Console().print(upstream_files.described(found, given.folder), soft_wrap=True, highlight=False, markup=False)
         return 0 if found.complete else 1
+    if isinstance(given, Show):
+        from eau_jax import live
+
+        live.show(Path(given.run), once=given.once, every=given.every)
+        return 0
+    if isinstance(given, Audit):
+        return _audit(Path(given.run))
     from eau_jax import trained
 
     if isinstance(given, Export):
@@ -184,11 +216,13 @@ def _learn(command: str, arguments: list[str]) -> int:
     path, before = arguments[0], load_config(arguments[0])
     if method := named_method(arguments[1:]):
         before = load_method(method)(before)
-    config, launch = parse_overrides(before, arguments[1:], f"eau-jax {command} {path}")
+    from eau_jax import campaign, dry_run, train
+
+    kind = campaign.Launch if command == "campaign" else Launch
+    config, launch = parse_overrides(before, arguments[1:], f"eau-jax {command} {path}", kind())
     source = runnable(path, changed(before, config), method)
-
-    from eau_jax import dry_run, train
-
+    if command == "campaign":
+        return _campaign(config, source, launch)
     if launch.dry_run:
         dry_run.show(config)
     elif command == "sft":
@@ -202,6 +236,29 @@ def _learn(command: str, arguments: list[str]) -> int:
         train.train(config, source, resume=launch.resume)
         _report(str(Path(config.root) / config.name))
     return 0
+
+
+def _campaign(config: Config, source: str, launch: Any) -> int:
+    from eau_jax import campaign
+    from eau_jax.progress import Watch
+
+    with Watch() as watch:
+        whole = campaign.Campaign(config, source, launch, watch)
+        whole.play()
+        watch.console.print(campaign.summary(whole))
+        if whole.best is not None:
+            watch.say(f"best by success on the anchor tasks: {whole.home / whole.best.name}")
+    return 0
+
+
+def _audit(run: Path) -> int:
+    from eau_jax.audit_command import check
+
+    found = check(run)
+    for complaint in found.complaints:
+        Console(stderr=True).print(f"[bold red]audit:[/] {escape(complaint)}", soft_wrap=True, highlight=False)
+    Console().print(found.said, soft_wrap=True, highlight=False, markup=False)
+    return 1 if found.complaints else 0
 
 
 def _compare(given: Compare) -> int:
@@ -252,53 +309,3 @@ def _report(run: str) -> int:
     page = write_report(folder, folder.parent / "sealed" / folder.name / "eval.jsonl")
     Console().print(f"report: {page}", soft_wrap=True)
     return 0
-
-
-def named_method(arguments: list[str]) -> str:
-    """What follows --method, which is read first: it decides which settings there are. Empty without it."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--method", default="", nargs="?")
-    return parser.parse_known_args(arguments)[0].method or ""
-
-
-def parse_overrides(config: Config, arguments: list[str], prog: str) -> tuple[Config, Launch]:
-    """The config with what the command line changes; unknown names, wrong types and ranges end the program."""
-    tree = knob_tree(config)
-    settings = _knob_settings(tree)
-    All = dataclasses.make_dataclass("All", [
-        ("config", Annotated[Config, tyro.conf.arg(name="")]), ("launch", Annotated[Launch, tyro.conf.arg(name="")]),
-        ("knob", type(settings))], frozen=True)
-    given = tyro.cli(All, prog=prog, args=arguments, default=All(config, Launch(), settings),
-                     description=f"Settings of {prog.split()[-1]}. Knobs may also change while training runs.")
-    changes = {path: value for path, value in _flat(given.knob).items() if value != knob.values(tree)[path]}
-    knob.patch(tree, changes)  # refuses what is out of range
-    return replace(given.config, {"knobs": {**config.knobs, **changes}}) if changes else given.config, given.launch
-
-
-def _knob_settings(tree: Any) -> Any:
-    """The knobs as nested dataclasses of plain numbers, so that the command line lists them like other settings."""
-    nested: dict[str, Any] = {}
-    values = knob.values(tree)
-    for path, spec in knob.specs(tree).items():
-        *groups, name = path.split(".")
-        place = nested
-        for group in groups:
-            place = place.setdefault(group, {})
-        text = f"{spec.doc}; {spec.low:g} to {spec.high:g}"
-        place[name] = (Annotated[int if spec.integer else float, tyro.conf.arg(help=text)], values[path])
-
-    def build(name: str, fields: dict[str, Any]) -> Any:
-        entries = {key: build(key, value) if isinstance(value, dict) else value for key, value in fields.items()}
-        typed = [(key, value[0] if isinstance(value, tuple) else type(value)) for key, value in entries.items()]
-        made = dataclasses.make_dataclass(name, typed, frozen=True)
-        return made(**{key: value[1] if isinstance(value, tuple) else value for key, value in entries.items()})
-
-    return build("knob", nested)
-
-
-def _flat(settings: Any, prefix: str = "") -> dict[str, float]:
-    found: dict[str, float] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        found |= _flat(value, f"{prefix}{field.name}.") if dataclasses.is_dataclass(value) else {prefix + field.name: value}
-    return found

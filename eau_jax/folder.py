@@ -55,17 +55,22 @@ def same(path: Path, config: Config) -> None:
     stored = path / "config.json"
     if not stored.exists() or not any((path / name).exists() for name in LEARNED):
         return
-    before, now = _flat(json.loads(stored.read_text(encoding="utf-8"))), _flat(_described(config))
-    differing = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name)
-                       and name not in MAY_CHANGE)
-    if not differing:
+    before, now = json.loads(stored.read_text(encoding="utf-8")), _described(config)
+    odd = [name for name in differing(before, now) if name not in MAY_CHANGE]
+    if not odd:
         return
-    name = differing[0]
+    name, before, now = odd[0], _flat(before), _flat(now)
     if name.startswith("sha256."):
         raise RunFolderError(f"{path} holds a run on another content of the file given as {name.removeprefix('sha256.')}; "
                              f"restore the file, or choose another --name")
     raise RunFolderError(f"{path} holds a run with {name} = {before.get(name)!r}, but {now.get(name)!r} is asked for; "
                          f"choose another --name, or leave {name} as it was")
+
+
+def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Dotted paths of the settings in which two described configs differ, sorted."""
+    before, now = _flat(json.loads(json.dumps(before, default=str))), _flat(json.loads(json.dumps(now, default=str)))
+    return sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
 
 
 def pin_base(folder: RunFolder, weights: Any) -> None:

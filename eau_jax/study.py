@@ -9,11 +9,7 @@ A study file is Python: `study() -> Study`. What is finished is not run again; w
 
 import dataclasses
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +18,7 @@ from typing import Annotated, Any, Iterator, NamedTuple
 
 import tyro
 
-from eau_jax import start
+from eau_jax import child
 from eau_jax.config import Config, ConfigError, Part, knob_tree
 from eau_jax.config_file import describe, replace
 from eau_jax.core import knobs as knob
@@ -30,10 +26,6 @@ from eau_jax.core.records import RunFolder, RunFolderError, read_lines
 from eau_jax.eval.held_out import sealed_file
 from eau_jax.folder import same
 from eau_jax.progress import Watch
-
-SHARED = ("model", "cold_start", "sft.jsonl")   # what runs of one start copy from each other, in this order
-LOOK_S = 0.5                                    # seconds between two looks at a child's records
-CHILD = "from eau_jax.study import child; child()"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,38 +194,16 @@ def _run(study: Study, cell: Cell, source: str, watch: Watch, stop: threading.Ev
     copy_start(study, cell)
     file, log = folder.with_name(f"{cell.seed}.py"), folder.with_name(f"{cell.seed}.log")
     file.write_text(source_of(study, cell, source), encoding="utf-8")
-    with open(log, "a", encoding="utf-8") as output:
-        process = subprocess.Popen([sys.executable, "-c", CHILD, str(file)], stdin=subprocess.PIPE, stdout=output,
-                                   stderr=subprocess.STDOUT)
-        try:
-            while process.poll() is None and not stop.wait(LOOK_S):
-                watch.at(str(cell), min(progress(study, cell).updates, study.updates - 1), study.updates)
-        finally:
-            process.stdin.close()  # which ends a child that is still there
-            process.wait()
+    status = child.play(file, log, lambda: watch.at(str(cell), min(progress(study, cell).updates, study.updates - 1), study.updates),
+                        stop)
     watch.at(str(cell), study.updates, study.updates)
-    if process.returncode or not progress(study, cell).finished:
-        why = "stopped" if stop.is_set() else f"failed (exit status {process.returncode}): {last_line(log)}"
+    if status or not progress(study, cell).finished:
+        why = "stopped" if stop.is_set() else f"failed (exit status {status}): {child.last_line(log)}"
         watch.say(f"{cell}: {why}")
         return False
     score = [line["score"] for line in read_lines(sealed_file(folder)) if line["step"] == study.updates][-1]
     watch.say(f"{cell}: held-out score {score:.3f}, {(time.perf_counter() - began) / 60:.1f} min")
     return True
-
-
-def child() -> None:
-    """What a run's process does: train the config that its argument names, and end when the study does."""
-    from eau_jax.cli import main
-
-    threading.Thread(target=end_with_the_study, daemon=True).start()
-    main(["train", sys.argv[1], "--resume"])
-
-
-def end_with_the_study() -> None:
-    """Waits for the study's end of the pipe to close, which it does however the study ends; then this process ends too."""
-    while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
-        pass
-    os._exit(1)  # at once: a run that is cut off at any moment goes on to the bit
 
 
 def copy_start(study: Study, cell: Cell) -> None:
@@ -243,15 +213,7 @@ def copy_start(study: Study, cell: Cell) -> None:
         twin = cell._replace(method=method)
         if method == cell.method or _start_of(configured(study, *twin)) != wanted:
             continue
-        for name in SHARED:
-            there, here = folder_of(study, twin) / name, folder / name
-            if here.exists() or not there.exists() or (name == "sft.jsonl" and not (folder / "cold_start").exists()):
-                continue
-            folder.mkdir(parents=True, exist_ok=True)
-            if there.is_dir():
-                start.whole(here, lambda path: shutil.copytree(there, path, dirs_exist_ok=True))
-            else:
-                shutil.copyfile(there, here)
+        child.copy_start(folder_of(study, twin), folder)
 
 
 def _start_of(config: Config) -> str:
@@ -287,12 +249,6 @@ def source_of(study: Study, cell: Cell, source: str) -> str:
     return (f"{source}\n\n# Appended by eau-jax: one run of the study above.\n"
             f"from dataclasses import replace as _replace\n\nfrom eau_jax.study import configured as _configured\n\n\n"
             f"def config():\n    return _configured(_replace(study(), **{plain!r}), *{tuple(cell)!r})\n")
-
-
-def last_line(file: Path) -> str:
-    """Of a log; empty where there is none."""
-    lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def parse(path: str, study: Study, arguments: list[str]) -> tuple[Study, Any]:

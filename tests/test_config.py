@@ -8,7 +8,8 @@ import pytest
 
 from eau_jax import assemble
 from eau_jax.algorithms import group, keep
-from eau_jax.cli import main, parse_overrides
+from eau_jax.cli import Launch, main
+from eau_jax.override import parse_overrides
 from eau_jax.config import Algorithm, Config, ConfigError, Learn
 from eau_jax.config_file import call, changed, describe, load_config, replace, runnable
 from eau_jax.core import batching
@@ -31,7 +32,7 @@ def refused(capsys, *arguments):
 
 
 def test_overrides_reach_config_and_knobs():
-    config, launch = parse_overrides(tiny(), ["--learn.steps", "7", "--knob.rl.policy-loss.clip-low", "0.1", "--resume"], "x")
+    config, launch = parse_overrides(tiny(), ["--learn.steps", "7", "--knob.rl.policy-loss.clip-low", "0.1", "--resume"], "x", Launch())
     assert config.learn.steps == 7 and launch.resume
     assert config.knobs == {**tiny().knobs, "rl.policy_loss.clip_low": 0.1}
     assert changed(tiny(), config) == {"learn.steps": 7, "knobs": config.knobs}

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eau_jax import study as studies
+from eau_jax import child, study as studies
 from eau_jax.cli import main
 from eau_jax.config_file import call, describe, load_config, placed, replace
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
@@ -234,7 +234,7 @@ def test_only_equal_starts_are_shared(tmp_path):
 def test_finished_runs_stay_and_failed_ones_do_not_stop_the_others(tmp_path, monkeypatch, capsys, jobs):
     one = study(tmp_path)
     fake(one, Cell("intention", "a", 0), 0.5)
-    monkeypatch.setattr(studies, "CHILD", "import sys; print('no good:', sys.argv[1]); sys.exit(3)")
+    monkeypatch.setattr(child, "CHILD", "import sys; print('no good:', sys.argv[1]); sys.exit(3)")
     with Watch() as watch:
         failed = studies.run_missing(one, "", watch, jobs)
     assert failed == [Cell("intention", "b", 0), Cell("intention", "a", 1), Cell("intention", "b", 1)]
@@ -245,8 +245,8 @@ def test_finished_runs_stay_and_failed_ones_do_not_stop_the_others(tmp_path, mon
 
 def test_an_interruption_ends_all_children(tmp_path, monkeypatch):
     """Each would sleep for ten minutes; the second one interrupts the study."""
-    monkeypatch.setattr(studies, "CHILD", "import os, sys, threading, time\nfrom eau_jax.study import end_with_the_study\n"
-                        "threading.Thread(target=end_with_the_study, daemon=True).start()\n"
+    monkeypatch.setattr(child, "CHILD", "import os, sys, threading, time\nfrom eau_jax.child import end_with_the_parent\n"
+                        "threading.Thread(target=end_with_the_parent, daemon=True).start()\n"
                         "print('here', flush=True)\ntime.sleep(600)")
     one, real = study(tmp_path), studies.threading.Event.wait
     began = time.monotonic()

@@ -100,6 +100,11 @@ def cost(run: Path) -> Cost:
                 round(sum(value(agent, "tokens") for agent in agents)), sum(value(agent, "cost") for agent in agents))
 
 
+def backbone(model: Mapping[str, Any]) -> str:
+    """A name for the starting model, by the section `model` of a config: its folder's, or the shape of a new one."""
+    return Path(model["folder"]).name or f"new {model['num_layers']}x{model['d_model']}"
+
+
 def success(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
     """On the anchor tasks: mean of the first third of their plays, of the last third, and that one's standard error; -1 where
     they were never played. They are the same tasks under the same settings in every run of a config, so these compare."""
@@ -118,11 +123,10 @@ def _about(run: Path, name: str, rows: Sequence[Mapping[str, Any]], started_from
     config, manifest = load(run / "config.json"), load(run / "manifest.json")
     if not config or not manifest:
         raise RunFolderError(f"{run} is no run folder: config.json or manifest.json is missing; give the folder that `train` wrote")
-    model, used = config.get("model", {}), cost(run)
-    backbone = Path(model.get("folder") or "").name or f"new {model.get('num_layers')}x{model.get('d_model')}"
+    used = cost(run)
     first, last, error = success(rows)
     return Run(name, str(config["env"]), str(manifest.get("created", "")),
-               hashlib.sha256((run / "manifest.json").read_bytes()).hexdigest()[:16], backbone, int(config.get("seed", 0)),
+               hashlib.sha256((run / "manifest.json").read_bytes()).hexdigest()[:16], backbone(config["model"]), int(config.get("seed", 0)),
                int(rows[-1]["step"]) if rows else 0, round(first, 6), round(last, 6), round(error, 6), used.episodes, used.tokens,
                used.agent_tokens, tuple(started_from), stopped)
 

@@ -1,4 +1,4 @@
-"""Whether a run is so ill from the start that it should be begun anew, with what: before a fifth of its updates are done.
+"""Whether a run is so ill from the start that it should be begun anew, and with what. Its first fifth decides.
 
     checker     scripted agents find that the checker is broken                     nothing that a run can change mends it
     leak        the user tells hidden values under the first settings               the user's row of `moves`
@@ -17,7 +17,8 @@ from eau_jax.meta.harvest import Remedy
 from eau_jax.meta.scene import Scene
 from eau_jax.meta.signals import column, slope
 
-SHARE = 0.2            # of the updates, after which no run is begun anew
+SHARE = 0.2            # of the updates, whose records decide
+LATEST = 0.3           # of the updates, after which no run is begun anew
 LEAK_UPDATES = 3       # under the first settings, in all of which the user leaks
 MOST_UPDATES = 10      # without any success
 SUCCESS = 0.01         # of episodes, below which there is none
@@ -33,13 +34,15 @@ def severe(rows: Sequence[Row], rounds: Sequence[Mapping[str, Any]], updates: in
       rounds: of rounds/<step>.json.
       updates: that the run is meant to make.
     """
-    if not rows or int(rows[-1]["step"]) > SHARE * updates:
+    if not rows or int(rows[-1]["step"]) > LATEST * updates:
         return None
-    diagnoses = [answer["diagnosis"] for record in rounds for answer in record.get("answers", []) if answer.get("diagnosis")]
+    rows = [row for row in rows if int(row["step"]) <= SHARE * updates]
+    diagnoses = [answer["diagnosis"] for record in rounds for answer in record.get("answers", [])
+                 if answer.get("diagnosis") and int(record["step"]) <= SHARE * updates + 1]
     for found in diagnoses:
         if found["owner"] == "checker" and found.get("confidence", 0.0) >= attribution.CONFIRMED:
             return found["fault"], f"the checker is broken: {'; '.join(found.get('tests', []))}"
-    first = [row for row in rows if not row.get("generation")]
+    first = [row for row in rows if row.get("generation") == rows[0].get("generation")]   # under which it began
     leaks = _numbers(first, "rollout/leak_rate")[-LEAK_UPDATES:]
     if len(leaks) == LEAK_UPDATES and min(leaks) > watch.LEAKS:
         return "leaky_user", f"under the first settings {min(leaks):.1%} of the user's replies or more tell hidden values, in each " \

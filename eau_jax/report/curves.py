@@ -29,6 +29,7 @@ class Panel(NamedTuple):
 HEADLINES = (
     Panel("Score", ("score_mean",), "per episode"),
     Panel("Success", ("success_rate",), "share of episodes", (0.0, 1.0)),
+    Panel("Anchor tasks", ("success",), "share, first settings", (0.0, 1.0)),
     Panel("Return", ("return_mean",), "reward per episode"),
     Panel("Turns", ("turns_mean",), "per episode"),
     Panel("Entropy", ("entropy",), "nats per token"),
@@ -55,7 +56,9 @@ class Mark(NamedTuple):
     """A vertical line: something changed before this step."""
 
     step: float
-    text: str
+    text: str          # all of it
+    label: str = ""    # a few letters beside the line
+    kind: str = ""     # "good", "bad" or "": how it turned out
 
 
 class Chart(NamedTuple):

@@ -22,6 +22,8 @@ from eau_jax.report.markup import Html, count, number, tag
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B58900", "#56B4E9")  # after Okabe and Ito 2008; CSS c0 to c5
 RAW_POINTS, MEAN_POINTS = 300, 160   # of one curve on the page
 MARKS_WITH_TEXT = 40                 # with more markers in a chart, pointing at one says nothing
+MARKS_WITH_LABEL = 16                # with more of them, labels would cover each other
+KINDS = {"good": "#009E73", "bad": "#D55E00", "": "#777777"}   # of markers
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 400, 190, 48, 12, 10, 22  # of the SVG, in about CSS pixels
 
 
@@ -61,12 +63,15 @@ def svg(chart: Chart) -> Html:
                   tag("text", f"{tick:.6g}", x=LEFT - 6, y=y + 3.5, class_="end")]
     for tick in _ticks(first, last, 6, integer=True):
         parts.append(tag("text", f"{tick:.6g}", x=round(float(across(tick)), 1), y=HEIGHT - 6, class_="mid"))
-    inside = [(round(float(across(mark.step)), 1), mark.text) for mark in chart.marks if first <= mark.step <= last]
+    inside = [(round(float(across(mark.step)), 1), mark) for mark in chart.marks if first <= mark.step <= last]
     if len(inside) <= MARKS_WITH_TEXT:
-        parts += [tag("path", tag("title", text), d=f"M{x} {TOP}V{HEIGHT - BOTTOM}", class_="mark")
-                  for x, text in inside]
+        parts += [tag("path", tag("title", mark.text), d=f"M{x} {TOP}V{HEIGHT - BOTTOM}", class_=f"mark {mark.kind}".strip())
+                  for x, mark in inside]
     else:
         parts.append(tag("path", d="".join(f"M{x} {TOP}V{HEIGHT - BOTTOM}" for x, _ in inside), class_="mark"))
+    if len(inside) <= MARKS_WITH_LABEL:
+        parts += [tag("text", mark.label, x=x + 5, y=TOP, class_=f"label {mark.kind}".strip(),
+                      transform=f"rotate(90 {x + 3} {TOP})") for x, mark in inside if mark.label]
     lines = [part for index, one in enumerate(chart.series) for part in _svg_series(one, f"c{index}", across, down)]
     x, y, width, height = LEFT - 4, TOP - 4, WIDTH - LEFT - RIGHT + 8, HEIGHT - TOP - BOTTOM + 8
     window = tag("svg", *lines, x=x, y=y, width=width, height=height, viewBox=f"{x} {y} {width} {height}")  # cuts off
@@ -146,7 +151,10 @@ def _draw(axes: Axes, chart: Chart) -> None:
         if len(one.interval):
             axes.vlines(one.steps, *one.interval.T, color=colour, alpha=0.5, linewidth=2)
     for mark in chart.marks:
-        axes.axvline(mark.step, color="#777777", linewidth=0.8, linestyle=":")
+        axes.axvline(mark.step, color=KINDS[mark.kind], linewidth=1.2 if mark.kind else 0.8, linestyle="--" if mark.kind else ":")
+        if mark.label and len(chart.marks) <= MARKS_WITH_LABEL:
+            axes.annotate(_plain(mark.label), (mark.step, 1.0), (2, -3), xycoords=("data", "axes fraction"), textcoords="offset points",
+                          rotation=90, fontsize=7, color=KINDS[mark.kind], ha="left", va="top")
     span = limits(chart)
     if span is None:
         axes.text(0.5, 0.5, "no finite value", ha="center", va="center", transform=axes.transAxes)

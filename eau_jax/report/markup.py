@@ -99,6 +99,8 @@ svg text { font-size: 11px; fill: var(--dim); }
 svg path { fill: none; stroke-linejoin: round; stroke-linecap: round; }
 .grid { stroke: var(--line); stroke-width: 1; }
 .mark { stroke: var(--dim); stroke-width: 1.2; stroke-dasharray: 2 3; }
+.mark.good { stroke: var(--good); stroke-dasharray: 5 2; } .mark.bad { stroke: var(--bad); stroke-dasharray: 5 2; }
+svg text.label { font-size: 9px; } svg text.label.good { fill: var(--good); } svg text.label.bad { fill: var(--bad); }
 .raw { stroke-width: 1; opacity: .38; } .line { stroke-width: 2.2; } .dot { stroke-width: 5; }
 .bar { stroke-width: 3; opacity: .4; }
 .c0 { stroke: var(--c0); } .c1 { stroke: var(--c1); } .c2 { stroke: var(--c2); } .c3 { stroke: var(--c3); }

@@ -11,8 +11,10 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from eau_jax import schedule
 from eau_jax.core.records import RunFolderError, write_atomic
-from eau_jax.report import curves
+from eau_jax.meta import interventions
+from eau_jax.report import changes, curves
 from eau_jax.report.curves import Chart, Mark, Series
 from eau_jax.report.draw import card, write_plots
 from eau_jax.report.dialogue import dialogues, numbered
@@ -22,7 +24,7 @@ HISTORY_LIMIT = 300   # knob changes, and as many rule files, shown: the newest
 
 
 def write_report(folder: str | Path, sealed: str | Path | None = None) -> Path:
-    """Writes report.html and plots/*.png into the run folder.
+    """Writes report.html and plots/*.png into the run folder, and schedule.py where changes were adopted.
 
     Args:
       folder: the run folder; every file but metrics.jsonl may be missing.
@@ -39,6 +41,8 @@ def write_report(folder: str | Path, sealed: str | Path | None = None) -> Path:
     text, charts = render(folder, None if sealed is None else Path(sealed))
     write_plots(charts, folder / "plots")
     write_atomic(folder / "report.html", text)
+    if any(one.since for one in interventions.read(folder)):
+        write_atomic(folder / schedule.FILE, schedule.source(folder))
     return folder / "report.html"
 
 
@@ -46,7 +50,8 @@ def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
     """The text of the page, and its headline charts. Arguments and errors are those of `write_report`."""
     metrics = curves.read_metrics(folder)
     generations = numbered(folder / "knobs", "json", _generation)
-    marks = [Mark(one["step"], what) for one in generations for what in [_what_changed(one)] if what]
+    found = interventions.read(folder)
+    marks = changes.marks(generations, found)
     series = curves.series_of(metrics) | curves.series_of(_steps(folder / "timings.jsonl"), "timings/")
     headlines, rest = curves.charts(series, marks)
     held_out = _held_out_charts(sealed, marks) if sealed and sealed.is_file() else []
@@ -60,10 +65,12 @@ def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
         _tiles(metrics, headlines),
         tag("h2", "Curves"),
         _grid([*held_out, *headlines]) if headlines or held_out else note("No step is finished yet."),
-        note("Thick: running mean. Thin: as recorded. Dotted: knobs or rules changed; point at the line to see them."),
+        note("Thick: running mean. Thin: as recorded. Upright lines: knobs, rules or task mix changed, green where the change was "
+             "kept, red where it was taken back; point at a line to see what it is."),
         note(f"Not recorded: {', '.join(absent)}.") if absent else "",
         *(folded(f"{group}: all other metrics", _grid(group_charts), small=count(len(group_charts), "chart"))
           for group, group_charts in rest.items()),
+        *changes.section(found),
         tag("h2", "Cold start"),
         _grid(cold_start) if cold_start else note("No cold start is recorded: sft.jsonl is missing or empty."),
         tag("h2", "Knobs and rules"),
@@ -185,13 +192,6 @@ def _generation(path: Path) -> dict:
     if not isinstance(record, dict) or not wanted <= record.keys():
         raise RunFolderError(f"{path} is not a record of a knob set: it needs {', '.join(sorted(wanted))}")
     return record
-
-
-def _what_changed(generation: Mapping) -> str:
-    """One line for a marker; empty for the generation that the run began with."""
-    changes = [f"{path}: {number(old)} → {number(new)}" for path, (old, new) in generation["changes"].items()]
-    changes += ["rules changed"] * bool(generation["rules_changed"])
-    return f"generation {generation['generation']}, step {generation['step']}: {'; '.join(changes)}" if changes else ""
 
 
 def _knobs(generations: Sequence[Mapping]) -> list[Html]:

@@ -10,6 +10,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 from rich.table import Table
 
+from eau_jax.child import last_line
 from eau_jax.core.records import plain, read_lines, write_atomic
 from eau_jax.eval.aggregate import Difference, interquartile_mean, nested, paired_by_seed, probability_of_improvement
 from eau_jax.eval.held_out import sealed_file
@@ -17,7 +18,7 @@ from eau_jax.eval.numbers import Interval
 from eau_jax.report.curves import read_steps
 from eau_jax.report.draw import plot_runs, whiskers
 from eau_jax.report.markup import Html, count, folded, note, number, style, table, tag
-from eau_jax.study import Cell, Study, cells, folder_of, last_line, progress
+from eau_jax.study import Cell, Study, cells, folder_of, progress
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 CURVE = "rollout/score_mean"

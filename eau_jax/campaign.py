@@ -1,0 +1,301 @@
+"""Campaigns: a few runs of one config, each of which begins with what those before it found out.
+
+    <root>/<campaign>/run-01/  run-01.py  run-01.log    the runs, child processes that can be stopped at any moment
+    <root>/<campaign>/pool/                             the experience pool, unless another one is named
+    <root>/<campaign>/campaign.json  anchor.png         how each run began and ended, what it cost, which one is the best
+
+A run's first generation is the config's own, in all runs; what the pool recommends is a swap before its first update. So the
+anchor tasks, which are played under the first generation, compare across runs, and nothing else decides which run is the best.
+Stopped, a campaign goes on with the same command.
+"""
+
+import dataclasses
+import json
+import threading
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+from rich.table import Table
+
+from eau_jax import child
+from eau_jax.assemble import buckets, check, tasks
+from eau_jax.config import Config, ConfigError, Swap, knob_tree
+from eau_jax.config_file import describe, replace
+from eau_jax.core import knobs as knob
+from eau_jax.core.records import RunFolder, plain, read_lines
+from eau_jax.folder import differing
+from eau_jax.meta import interventions
+from eau_jax.meta.harvest import Cost, Remedy, backbone, cost, harvest, success
+from eau_jax.meta.pool import Contents, Pool
+from eau_jax.meta.proposal import Diagnosis
+from eau_jax.meta.recommend import Start, recommend
+from eau_jax.meta.restart import remedy, severe
+from eau_jax.meta.scene import Scene
+from eau_jax.meta.signals import FAULTS
+from eau_jax.progress import Watch
+from eau_jax.report.draw import plot_runs
+from eau_jax.users.rules import RuleError, compile_rules
+
+STATE = "campaign.json"
+MOST_RESTARTS = 3    # runs of a campaign that may be ended early
+NOT_FINITE = 3       # exit status of a run whose loss or gradients are not finite
+TRIES = 2            # of such a run
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How a campaign is started, beside its config."""
+
+    max_runs: int = 5
+    """runs, those that are ended early included"""
+    pool: str = ""
+    """folder of the experience pool, which other campaigns may use too; empty: the campaign's own"""
+    method: str = ""
+    """file whose `method(config) -> Config` changes the config first, as of `eau-jax train`"""
+
+    def __post_init__(self):
+        if self.max_runs < 1:
+            raise ConfigError(f"max_runs = {self.max_runs} is out of range; allowed: 1 or more")
+
+
+@dataclasses.dataclass
+class Run:
+    """One run of a campaign, as campaign.json keeps it."""
+
+    name: str
+    start: dict[str, Any]        # `Start.record()`
+    status: str = "running"      # "running" | "finished" | "restarted": ended early, the next run begins otherwise
+    why: str = ""                # it was ended early
+    tries: int = 0               # that ended because a loss was not finite
+    updates: int = 0
+    anchor: Sequence[float] = (-1.0, -1.0, 0.0)   # as of `harvest.success`
+    cost: dict[str, float] = dataclasses.field(default_factory=dict)   # as of `harvest.Cost`, and seconds
+
+
+class Campaign:
+    """A campaign in its folder."""
+
+    def __init__(self, config: Config, source: str, launch: Launch, watch: Watch):
+        """
+        Args:
+          source: Python text that gives the config.
+
+        Raises:
+          ConfigError: for a config that cannot be run.
+        """
+        check(config)
+        self.config, self.home, self._source, self._watch = config, Path(config.root) / config.name, source, watch
+        self._most = launch.max_runs
+        self._pool = Path(launch.pool) if launch.pool else self.home / "pool"
+        train = tasks(config, "train")
+        self._mix = {name: len(rows) / len(train) for name, rows in buckets(config, train).items()}
+        self._sealed = {task.id for task in tasks(config, "test")} - {task.id for task in train}
+        self._backbone = backbone(describe(config.model))
+        self.runs: list[Run] = []
+
+    def play(self) -> list[Run]:
+        """Plays what is missing.
+
+        Raises:
+          ConfigError: when the folder holds a campaign of another config, or a run fails for a reason that is not its own.
+        """
+        with RunFolder(self.home) as folder:
+            self._load()
+            while True:
+                if not self.runs or self.runs[-1].status != "running":
+                    begun = self._next()
+                    if begun is None:
+                        break
+                    self.runs.append(begun)
+                    self._save(folder)
+                self._run(self.runs[-1])
+                self._save(folder)
+                self._watch.at("runs", len(self.runs), self._most)
+            if any(run.anchor[1] >= 0 for run in self.runs):
+                plot_runs({"Anchor tasks": {run.name: [self.home / run.name] for run in self.runs if run.anchor[1] >= 0}},
+                          "anchor/success", self.home / "anchor.png")
+        return self.runs
+
+    @property
+    def best(self) -> Run | None:
+        """The run with the highest success on the anchor tasks; of equals the earlier one. None where none was played."""
+        played = [run for run in self.runs if run.anchor[1] >= 0 and run.status == "finished"]
+        return max(played, key=lambda run: run.anchor[1], default=None)
+
+    # State
+
+    def _load(self) -> None:
+        kept = interventions.load(self.home / STATE)
+        if not kept:
+            return
+        if odd := differing(kept["config"], describe(self.config)):
+            raise ConfigError(f"{self.home} holds a campaign with another {odd[0]}; choose another --name, or leave {odd[0]} as it was")
+        if kept["pool"] != str(self._pool):
+            raise ConfigError(f"{self.home} holds a campaign with the pool {kept['pool']}; give the same one with --pool, or choose "
+                              f"another --name")
+        self.runs = [Run(**run) for run in kept["runs"]]
+
+    def _save(self, folder: RunFolder) -> None:
+        best = self.best
+        folder.write(STATE, json.dumps(plain({
+            "config": describe(self.config), "pool": str(self._pool), "runs": [dataclasses.asdict(run) for run in self.runs],
+            "best": best.name if best else "", "total": total(self.runs)}), indent=1, default=str) + "\n")
+
+    # One run
+
+    def _next(self) -> Run | None:
+        """The run to begin; None where the campaign is over."""
+        if len(self.runs) >= self._most:
+            return None
+        with Pool(self._pool, self._sealed) as pool:
+            start = usable(recommend(pool.read(), self.config.env.name, self._backbone), self.config, self._mix)
+        same = next((run for run in self.runs if settings(run.start) == settings(start.record())), None)
+        proposer = self.config.meta.proposer
+        if same is not None and (proposer is None or proposer.at_once):
+            said = f"it was ended early: {same.why}" if same.status == "restarted" else "nothing else is recommended"
+            self._watch.say(f"the next run would be {same.name} again, for {said}; the campaign is over")
+            return None
+        name = f"run-{len(self.runs) + 1:02d}"
+        told = [f"{path} = {value:g}" for path, value in {**start.knobs, **start.task_mix}.items()]
+        self._watch.say(f"{name} begins with " + (", ".join(told + ["other rules"] * bool(start.rules)) or "the config's own settings"))
+        return Run(name, start.record())
+
+    def _run(self, run: Run) -> None:
+        """Plays one run to its end and harvests it."""
+        home, steps = self.home / run.name, self.config.learn.steps
+        if run.name != "run-01":
+            child.copy_start(self.home / "run-01", home)
+        file, log = home.with_suffix(".py"), home.with_suffix(".log")
+        file.write_text(source_of(self._source, self.config, run, str(self._pool)), encoding="utf-8")
+        stop, ill, seen = threading.Event(), [], []
+        may_restart = sum(other.status == "restarted" for other in self.runs) < MOST_RESTARTS
+
+        def look() -> None:
+            metrics = home / "metrics.jsonl"
+            now = [metrics.stat().st_size if metrics.exists() else 0, *(home / "rounds").glob("*.json")]
+            if now == seen:
+                return
+            seen[:] = now
+            rows = _rows(home)
+            self._watch.at(run.name, min(len(rows), steps - 1), steps)
+            found = severe(rows, interventions.rounds(home), steps) if may_restart else None
+            if found:
+                ill.append(found)
+                stop.set()
+
+        status = child.play(file, log, look, stop)
+        self._watch.at(run.name, steps, steps)
+        if status == NOT_FINITE and not ill:
+            run.tries += 1
+            if run.tries < TRIES:
+                self._watch.say(f"{run.name}: {child.last_line(log)}; it is continued once more")
+                return
+            ill.append(("large_updates", f"a loss or gradient was not finite, {TRIES} times: {child.last_line(log)}"))
+        elif status and not ill:
+            raise ConfigError(f"{run.name} failed (exit status {status}): {child.last_line(log)}. The same command continues it; "
+                              f"see {log}")
+        self._end(run, ill[0] if ill else None)
+
+    def _end(self, run: Run, ill: tuple[str, str] | None) -> None:
+        """Harvests a run that is over."""
+        home = self.home / run.name
+        rows = _rows(home)
+        with Pool(self._pool, self._sealed) as pool:
+            cure = remedy(*ill, self._scene(home, rows, ill[0], pool.read())) if ill else None
+            harvest(home, pool, f"{self.config.name}-{run.name}", run.start["lessons"], cure)
+        run.status, run.why = ("restarted", ill[1]) if ill else ("finished", "")
+        run.updates, run.anchor = len(rows), success(rows)
+        seconds = sum(line.get(name) or 0.0 for line in _rows(home, "timings.jsonl") for name in ("rollout_s", "annotate_s", "update_s"))
+        run.cost = {**cost(home)._asdict(), "seconds": seconds}
+        self._watch.say(f"{run.name}: " + (f"ended early, {run.why}" if ill else f"{run.updates} updates") + (
+            f", anchor success {run.anchor[0]:.3f} -> {run.anchor[1]:.3f}" if run.anchor[1] >= 0 else ""))
+
+    def _scene(self, home: Path, rows: Sequence[Mapping[str, Any]], fault: str, contents: Contents) -> Scene:
+        """What the table of changes decides on: the run as it is now."""
+        current = home / "knobs" / "current"
+        number = current.read_text(encoding="utf-8").strip() if current.exists() else "0"
+        now = interventions.load(home / "knobs" / f"{number}.json")
+        tree = knob.patch(knob_tree(self.config), now.get("values", {}))
+        rules = home / "rules" / f"{number}.toml"
+        moves = [move for lesson in contents.lessons if lesson.env == self.config.env.name for case in lesson.cases
+                 for move in lesson.moves]
+        return Scene(knob.specs(tree), knob.values(tree), int(number), len(rows), now.get("task_mix") or self._mix, rows,
+                     Diagnosis(FAULTS[fault], fault), frozenset(), rules.read_text(encoding="utf-8") if rules.exists() else
+                     self.config.env.rules, self.config.env.rules, self.config.env.features,
+                     {move: moves.count(move) for move in moves})
+
+
+def usable(start: Start, config: Config, mix: Mapping[str, float]) -> Start:
+    """What of a recommendation this config can begin with and does not begin with anyway; the rest is told in its reasons."""
+    tree, knobs, reasons = knob_tree(config), {}, list(start.reasons)
+    for path, value in start.knobs.items():
+        spec = knob.specs(tree).get(path)
+        value = int(value) if spec is not None and spec.integer and float(value).is_integer() else value
+        try:
+            if knob.values(knob.patch(tree, {path: value}))[path] != knob.values(tree)[path]:
+                knobs[path] = value
+        except knob.KnobError as error:
+            reasons.append(f"left out: {error}")
+    rules, shares = start.rules, start.task_mix
+    try:
+        if rules:
+            compile_rules(rules, config.env.features)
+    except (RuleError, ValueError) as error:
+        rules = ""
+        reasons.append(f"rules left out: {error}")
+    if shares and (shares.keys() != mix.keys() or abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) < 0):
+        shares = {}
+        reasons.append(f"task mix left out: it names {', '.join(start.task_mix)}; this config has {', '.join(mix) or 'no buckets'}")
+    return dataclasses.replace(start, knobs=knobs, rules=rules, task_mix=shares, reasons=tuple(reasons))
+
+
+def settings(start: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What two runs that begin alike have in common."""
+    return dict(start["knobs"]), start["rules"], dict(start["task_mix"])
+
+
+def configured(config: Config, root: str, name: str, pool: str, start: Mapping[str, Any]) -> Config:
+    """The config of one run."""
+    first = Swap(1, start["knobs"], start["rules"], start["task_mix"])
+    swaps = (first, *config.swaps) if any(settings(start)) else config.swaps
+    changes = {"root": root, "name": name, "swaps": swaps} | ({"meta.pool": pool} if config.meta.proposer is not None else {})
+    return replace(config, changes)
+
+
+def source_of(source: str, config: Config, run: Run, pool: str) -> str:
+    """Text of a config file that gives one run: the campaign's own, then which run it is."""
+    start = {name: run.start[name] for name in ("knobs", "rules", "task_mix")}
+    return (f"{source}\n\n# Appended by eau-jax: one run of a campaign.\n"
+            f"from eau_jax.campaign import configured as _configured\n\n_whole = config\n\n\n"
+            f"def config(_whole=_whole):\n"
+            f"    return _configured(_whole(), {str(Path(config.root) / config.name)!r}, {run.name!r}, {pool!r}, {start!r})\n")
+
+
+def total(runs: Sequence[Run]) -> dict[str, float]:
+    """What all runs have used together."""
+    return {name: sum(run.cost.get(name, 0) for run in runs) for name in (*Cost._fields, "seconds")}
+
+
+def summary(campaign: Campaign) -> Table:
+    """The runs, what each cost, and all together."""
+    table = Table("run", "ended", "updates", "anchor success", "episodes", "of these beside", "tokens", "meta tokens", "meta cost",
+                  "minutes", title=f"campaign {campaign.config.name}")
+    best = campaign.best
+
+    def row(name: str, ended: str, updates: str, anchor: str, used: Mapping[str, float]) -> None:
+        known = lambda what: used.get(what, 0)
+        beside = known("canary") + known("anchor") + known("causal") + known("failed")
+        table.add_row(name, ended, updates, anchor, f"{known('training') + beside:,.0f}", f"{beside:,.0f}", f"{known('tokens'):,.0f}",
+                      f"{known('agent_tokens'):,.0f}", f"${known('agent_cost'):.2f}", f"{known('seconds') / 60:.1f}")
+
+    for run in campaign.runs:
+        first, last, error = run.anchor
+        row(run.name + (" (best)" if run is best else ""), run.status, str(run.updates),
+            f"{first:.3f} -> {last:.3f} ± {error:.3f}" if last >= 0 else "not played", run.cost)
+    table.add_section()
+    row("all", "", str(sum(run.updates for run in campaign.runs)), "", total(campaign.runs))
+    return table
+
+
+def _rows(home: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return list(read_lines(home / name)) if (home / name).exists() else []

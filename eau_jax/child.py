@@ -1,0 +1,71 @@
+"""Training runs as child processes that can be ended at any moment, and what runs of one start copy from each other."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Callable
+
+from eau_jax import start
+
+SHARED = ("model", "cold_start", "sft.jsonl")   # what runs of one start copy from each other, in this order
+LOOK_S = 0.5                                    # seconds between two looks at a child's records
+CHILD = "from eau_jax.child import child; child()"
+
+
+def play(file: Path, log: Path, look: Callable[[], object], stop: threading.Event) -> int:
+    """Trains the config of a Python file, or what is left of it, in a process of its own, until it ends or `stop` is set.
+
+    Args:
+      log: what the process says is added to it.
+      look: called every LOOK_S seconds meanwhile.
+
+    Returns:
+      The exit status.
+    """
+    with open(log, "a", encoding="utf-8") as output:
+        process = subprocess.Popen([sys.executable, "-c", CHILD, str(file)], stdin=subprocess.PIPE, stdout=output,
+                                   stderr=subprocess.STDOUT)
+        try:
+            while process.poll() is None and not stop.wait(LOOK_S):
+                look()
+        finally:
+            process.stdin.close()  # which ends a child that is still there
+            process.wait()
+    return process.returncode
+
+
+def child() -> None:
+    """What a run's process does: train the config that its argument names, and end when its parent does."""
+    from eau_jax.cli import main
+
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
+    main(["train", sys.argv[1], "--resume"])
+
+
+def end_with_the_parent() -> None:
+    """Waits for the parent's end of the pipe to close, which it does however the parent ends; then this process ends too."""
+    while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
+        pass
+    os._exit(1)  # at once: a run that is cut off at any moment goes on to the bit
+
+
+def copy_start(there: Path, here: Path) -> None:
+    """Copies model and cold start of the run folder `there`, as far as they are there, to another that would make the same."""
+    for name in SHARED:
+        source, target = there / name, here / name
+        if target.exists() or not source.exists() or (name == "sft.jsonl" and not (here / "cold_start").exists()):
+            continue
+        here.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            start.whole(target, lambda path: shutil.copytree(source, path, dirs_exist_ok=True))
+        else:
+            shutil.copyfile(source, target)
+
+
+def last_line(file: Path) -> str:
+    """Of a log; empty where there is none."""
+    lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
