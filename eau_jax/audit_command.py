@@ -96,7 +96,7 @@ def _verdicts(run: Path, events: Sequence[Mapping[str, Any]]) -> list[str]:
     for one in interventions.read(run):
         if one.id not in gated:
             found.append(f"proposals/{one.id} is there, but audit.jsonl holds no gate record of it")
-        elif gated[one.id] != (one.failed is None or one.failed.stage == "canary"):
+        elif gated[one.id] != (one.failed is None or one.failed.stage in ("canary", "adoption")):
             found.append(f"proposals/{one.id}/gate.json and audit.jsonl differ about whether it was accepted")
         by_verdict, by_audit = one.verdict.get("status"), told.get(one.id, {}).get("event")
         if by_verdict != by_audit:

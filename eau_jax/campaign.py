@@ -68,7 +68,7 @@ class Run:
     why: str = ""                # it was ended early
     tries: int = 0               # that ended because a loss was not finite
     updates: int = 0
-    anchor: Sequence[float] = (-1.0, -1.0, 0.0)   # as of `harvest.success`
+    anchor: list[float] = dataclasses.field(default_factory=lambda: [-1.0, -1.0, 0.0])   # as of `harvest.success`
     cost: dict[str, float] = dataclasses.field(default_factory=dict)   # as of `harvest.Cost`, and seconds
 
 
@@ -158,7 +158,7 @@ class Campaign:
         name = f"run-{len(self.runs) + 1:02d}"
         told = [f"{path} = {value:g}" for path, value in {**start.knobs, **start.task_mix}.items()]
         self._watch.say(f"{name} begins with " + (", ".join(told + ["other rules"] * bool(start.rules)) or "the config's own settings"))
-        return Run(name, start.record())
+        return Run(name, plain(start.record()))
 
     def _run(self, run: Run) -> None:
         """Plays one run to its end and harvests it."""
@@ -201,28 +201,27 @@ class Campaign:
         home = self.home / run.name
         rows = _rows(home)
         with Pool(self._pool, self._sealed) as pool:
-            cure = remedy(*ill, self._scene(home, rows, ill[0], pool.read())) if ill else None
+            cure = self._remedy(home, rows, *ill, pool.read()) if ill else None
             harvest(home, pool, f"{self.config.name}-{run.name}", run.start["lessons"], cure)
         run.status, run.why = ("restarted", ill[1]) if ill else ("finished", "")
-        run.updates, run.anchor = len(rows), success(rows)
+        run.updates, run.anchor = len(rows), list(success(rows))
         seconds = sum(line.get(name) or 0.0 for line in _rows(home, "timings.jsonl") for name in ("rollout_s", "annotate_s", "update_s"))
         run.cost = {**cost(home)._asdict(), "seconds": seconds}
         self._watch.say(f"{run.name}: " + (f"ended early, {run.why}" if ill else f"{run.updates} updates") + (
             f", anchor success {run.anchor[0]:.3f} -> {run.anchor[1]:.3f}" if run.anchor[1] >= 0 else ""))
 
-    def _scene(self, home: Path, rows: Sequence[Mapping[str, Any]], fault: str, contents: Contents) -> Scene:
-        """What the table of changes decides on: the run as it is now."""
+    def _remedy(self, home: Path, rows: Sequence[Mapping[str, Any]], fault: str, why: str, contents: Contents) -> Remedy:
+        """What the next run begins with instead, by the settings that this one ended with."""
         current = home / "knobs" / "current"
         number = current.read_text(encoding="utf-8").strip() if current.exists() else "0"
         now = interventions.load(home / "knobs" / f"{number}.json")
         tree = knob.patch(knob_tree(self.config), now.get("values", {}))
-        rules = home / "rules" / f"{number}.toml"
-        moves = [move for lesson in contents.lessons if lesson.env == self.config.env.name for case in lesson.cases
-                 for move in lesson.moves]
-        return Scene(knob.specs(tree), knob.values(tree), int(number), len(rows), now.get("task_mix") or self._mix, rows,
-                     Diagnosis(FAULTS[fault], fault), frozenset(), rules.read_text(encoding="utf-8") if rules.exists() else
-                     self.config.env.rules, self.config.env.rules, self.config.env.features,
-                     {move: moves.count(move) for move in moves})
+        rules, own = home / "rules" / f"{number}.toml", self.config.env.rules
+        scene = Scene(knob.specs(tree), knob.values(tree), int(number), len(rows), now.get("task_mix") or self._mix, rows,
+                      Diagnosis(FAULTS[fault], fault), frozenset(), rules.read_text(encoding="utf-8") if rules.exists() else own, own,
+                      self.config.env.features, {})
+        return remedy(fault, why, scene, [lesson.moves for lesson in contents.lessons
+                                          if (lesson.env, lesson.fault) == (self.config.env.name, fault)])
 
 
 def usable(start: Start, config: Config, mix: Mapping[str, float]) -> Start:
@@ -277,16 +276,18 @@ def total(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def summary(campaign: Campaign) -> Table:
-    """The runs, what each cost, and all together."""
-    table = Table("run", "ended", "updates", "anchor success", "episodes", "of these beside", "tokens", "meta tokens", "meta cost",
-                  "minutes", title=f"campaign {campaign.config.name}")
+    """The runs, what each cost, and all together. "beside": episodes that nothing is learned from."""
+    table = Table(title=f"campaign {campaign.config.name}")
+    for head in ("run", "ended", "updates", "anchor success", "episodes", "beside", "tokens", "meta tokens", "meta $", "minutes"):
+        table.add_column(head, no_wrap=head in ("run", "ended", "anchor success"))
     best = campaign.best
 
     def row(name: str, ended: str, updates: str, anchor: str, used: Mapping[str, float]) -> None:
         known = lambda what: used.get(what, 0)
         beside = known("canary") + known("anchor") + known("causal") + known("failed")
-        table.add_row(name, ended, updates, anchor, f"{known('training') + beside:,.0f}", f"{beside:,.0f}", f"{known('tokens'):,.0f}",
-                      f"{known('agent_tokens'):,.0f}", f"${known('agent_cost'):.2f}", f"{known('seconds') / 60:.1f}")
+        table.add_row(name, ended, updates, anchor, f"{known('training') + beside:,.0f}", f"{beside:,.0f}",
+                      f"{known('tokens'):,.0f}", f"{known('agent_tokens'):,.0f}", f"{known('agent_cost'):.2f}",
+                      f"{known('seconds') / 60:.1f}")
 
     for run in campaign.runs:
         first, last, error = run.anchor

@@ -22,7 +22,7 @@ PLAYS = 3   # of the anchor tasks, that are compared before and under a change
 
 
 class Check(NamedTuple):
-    """One stage of the gate, or the canary."""
+    """One stage of the gate, the canary, or "adoption": what became of it after them."""
 
     stage: str
     passed: bool | None
@@ -101,6 +101,8 @@ def _one(run: Path, folder: Path, events: Sequence[Mapping[str, Any]]) -> Interv
         by_event = {event["event"]: event for event in events}
         adopted, refused = by_event.get("adopted"), by_event.get("refused")
         back = by_event.get("rolled_back")
+        if refused and all(check.passed is not False for check in checks):
+            checks.append(Check("adoption", False, refused["reason"]))
         status = ("unreadable" if not proposal else verdict["status"] if verdict else "live" if adopted else
                   "refused" if refused or not gate.get("accepted", True) else "canary")
         changes, mix = _pairs(run, proposal, gate)

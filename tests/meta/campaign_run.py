@@ -117,3 +117,22 @@ def make(path: Path, updates=40, anchor=(0.2, 0.6), env="intention", seed=0, cre
         decided(folder, 36, proposal("36-1", {}, "all_hard", "env", base=4, task_mix={"easy": 0.6, "hard": 0.4}),
                 moves=["task_mix easy up", "task_mix hard down"], mix={"easy": 0.5, "hard": 0.5})
     return path
+
+
+def played(config, plan):
+    """What a run of this config leaves by a plan {anchor, exit, leak, quiet}. Returns its exit status."""
+    home = Path(config.root) / config.name
+    if plan.get("exit") == 2:
+        return 2
+    make(home, config.learn.steps, tuple(plan.get("anchor", (0.2, 0.6))), created=f"2026-01-{int(config.name[-2:]):02d}")
+    ends = plan.get("leak") or plan.get("exit")
+    if ends or plan.get("quiet"):
+        for part in (*(home / "proposals").glob("*/*"), *(home / "rounds").iterdir(), home / "audit.jsonl"):
+            part.unlink()
+    if ends:
+        for part in (*(home / "knobs").iterdir(), *(home / "rules").iterdir()):
+            part.unlink()
+        rows = [json.loads(line) | {"rollout/leak_rate": 0.1 * plan.get("leak", False)}
+                for line in (home / "metrics.jsonl").read_text().splitlines()[:4]]
+        (home / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return plan.get("exit", 0)

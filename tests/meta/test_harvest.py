@@ -170,10 +170,10 @@ def test_what_begins_a_run_anew():
     assert severe(rows(10), rounds(), 50) is None
     assert severe(rows(10), rounds("checker", "broken_checker_negative"), 50)[0] == "broken_checker_negative"
     assert severe(rows(10), rounds("checker", "broken_checker_negative", 0.6), 50) is None
-    assert severe(rows(3, rollout_leak_rate=0.05), [], 50)[0] == "leaky_user"
-    assert severe(rows(2, rollout_leak_rate=0.05), [], 50) is None and severe(rows(16, rollout_leak_rate=0.05), [], 50) is None
-    assert severe(rows(5, rollout_leak_rate=0.05, generation=1), [], 50) is not None     # a start that the pool recommended
-    late = [row | {"generation": int(row["step"] > 2), "rollout/leak_rate": 0.05 * (row["step"] > 2)} for row in rows(6)]
+    assert severe(rows(3, rollout_leak_rate=0.06), [], 50)[0] == "leaky_user"
+    assert severe(rows(2, rollout_leak_rate=0.06), [], 50) is None and severe(rows(16, rollout_leak_rate=0.06), [], 50) is None
+    assert severe(rows(5, rollout_leak_rate=0.06, generation=1), [], 50) is not None     # a start that the pool recommended
+    late = [row | {"generation": int(row["step"] > 2), "rollout/leak_rate": 0.06 * (row["step"] > 2)} for row in rows(6)]
     assert severe(late, [], 50) is None                                                  # a change made it: that is taken back
     assert severe(rows(10, **dead), rounds(), 50)[0] == "all_hard"
     assert severe(rows(10, **dead), [], 50) is None and severe(rows(9, **dead), rounds(), 50) is None
