@@ -112,11 +112,11 @@ def draw(run: Path, seen: Seen, width: int) -> Group:
 def sparkline(values: np.ndarray, width: int) -> str:
     """A curve as `width` blocks at most: the mean of each stretch, lowest to highest; blank where nothing was recorded."""
     means = [chunk[np.isfinite(chunk)].mean() if np.isfinite(chunk).any() else math.nan
-             for chunk in np.array_split(values, min(width, len(values)))]
+             for chunk in np.array_split(values, max(min(width, len(values)), 1))]
     known = [mean for mean in means if math.isfinite(mean)]
     low, high = min(known, default=0.0), max(known, default=0.0)
     place = lambda mean: int((mean - low) / (high - low) * (len(BLOCKS) - 1) + 0.5) if high > low else 3
-    return "".join(BLOCKS[place(mean)] if math.isfinite(mean) else " " for mean in means)
+    return "".join(BLOCKS[place(mean)] if math.isfinite(mean) else " " for mean in means[:len(values)])
 
 
 def _marks(seen: Seen, width: int) -> Text:

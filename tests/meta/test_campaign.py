@@ -3,6 +3,10 @@
 import ast
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from eau_jax import campaign as campaigns, child
 from eau_jax.campaign import Campaign, Launch, summary, usable
 from eau_jax.config import ConfigError
 from eau_jax.config_file import describe, load_config, replace
+from eau_jax.core.records import read_lines
 from eau_jax.meta.pool import read
 from eau_jax.meta.recommend import Start
 from eau_jax.progress import Watch
@@ -166,3 +171,55 @@ def test_held_out_results_do_not_choose(begin):
     names = {node.value for node in ast.walk(ast.parse(Path(campaigns.__file__).read_text())) if isinstance(node, ast.Constant)
              and isinstance(node.value, str)}
     assert not any("eval.jsonl" in name for name in names)
+
+
+# The real thing
+
+
+def command(*arguments):
+    return subprocess.Popen([sys.executable, "-c", "from eau_jax.cli import main; main()", *map(str, arguments)], text=True,
+                            env={**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def told(*arguments, code=0):
+    process = command(*arguments)
+    output, _ = process.communicate()
+    assert process.returncode == code, output
+    return output
+
+
+def records(home):
+    """What must not depend on interruptions: the runs' records, how they began, and what the pool learned."""
+    kinds = ("run-*/metrics.jsonl", "run-*/audit.jsonl", "run-*/episodes/*", "run-*/knobs/*", "run-*/proposals/*/*", "pool/lessons/*.md")
+    found = {str(file.relative_to(home)): file.read_text() for kind in kinds for file in sorted(home.glob(kind))}
+    kept = json.loads((home / "campaign.json").read_text())
+    for run in kept["runs"]:
+        del run["cost"]["seconds"]
+    return found | {"runs": kept["runs"], "best": kept["best"]}
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_a_campaign_goes_on(tmp_path):
+    """Twice, in both of its runs; then: the second run began with what helped, the records agree, and a replay is the run."""
+    arguments = ("campaign", ROOT / "tests" / "meta" / "scripted_config.py", "--max-runs", "2", "--root")
+    told(*arguments, tmp_path / "calm")
+    stormy = tmp_path / "stormy" / "c"
+    for name in ("run-01", "run-02"):
+        process, metrics = command(*arguments, tmp_path / "stormy"), stormy / name / "metrics.jsonl"
+        while process.poll() is None and not (metrics.exists() and len(list(read_lines(metrics))) >= 3):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    told(*arguments, tmp_path / "stormy")
+    calm = tmp_path / "calm" / "c"
+    first, second = records(calm), records(stormy)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+    assert first["runs"][1]["start"]["knobs"] == {"env.invalid_penalty": 0.25} and "run-01/proposals/3-1/verdict.json" in first
+    for name in ("run-01", "run-02"):
+        assert "all agree" in told("audit", calm / name)
+    told("train", calm / "run-01", "--method", calm / "run-01" / "schedule.py", "--name", "replayed")
+    ours, again = (list(read_lines(calm / name / "metrics.jsonl")) for name in ("run-01", "replayed"))
+    assert len(again) == 8 and not any("anchor/success" in row for row in again)
+    assert all(row.items() <= own.items() for own, row in zip(ours, again, strict=True))
+    assert (calm / "replayed" / "episodes" / "8.jsonl").read_bytes() == (calm / "run-01" / "episodes" / "8.jsonl").read_bytes()
