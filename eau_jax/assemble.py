@@ -51,8 +51,8 @@ def assemble(config: Config, folder: Path, model: ModelConfig) -> Parts:
     chat = template.bind(config.template, tokenizer.from_folder(folder))
     budgets = Budgets(max_tokens=config.rollout.max_tokens, max_new_tokens=config.rollout.max_new_tokens,
                       agent_seconds=config.rollout.deadline_s, user_seconds=config.rollout.deadline_s)
-    engine = JaxEngine(model, slots=config.rollout.slots, length=config.rollout.max_tokens, top_p=config.rollout.top_p,
-                       top_k=config.rollout.top_k)
+    engine = config.rollout.sampler(model, slots=config.rollout.slots, length=config.rollout.max_tokens,
+                                    top_p=config.rollout.top_p, top_k=config.rollout.top_k)
     made = learner(config, model)
     if made.advantage.needs_gain:
         made = dataclasses.replace(made, feedback=feedback(chat))

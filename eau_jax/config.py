@@ -15,6 +15,7 @@ from eau_jax.core import batching, knobs as knob
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
 from eau_jax.models.config import LORA_TARGETS, Lora
+from eau_jax.samplers.jax_engine import JaxEngine
 from eau_jax.users.symbolic import symbolic
 
 Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importing it in the config file
@@ -162,6 +163,8 @@ class Rollout:
     """further tries of an episode that failed for reasons outside the agent's control"""
     record_tokens: bool = False
     """keep token ids and log-probabilities in episodes/*.jsonl too; the files become about three times as large"""
+    sampler: Part = JaxEngine
+    """class of what draws tokens, made as JaxEngine is"""
     refill: int = 0
     """further rounds in which groups that algorithm.keep_groups dropped are replaced by groups of other tasks"""
 

@@ -224,7 +224,7 @@ def _start_of(config: Config) -> str:
     del described["tasks"]["bucket"]
     for name in ("steps", "epochs", "minibatches", "critic_updates", "critic_warmup", "critic_refit"):
         del described["learn"][name]
-    for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries", "refill"):
+    for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries", "refill", "sampler"):
         del described["rollout"][name]
     described["knobs"] = {path: value for path, value in described["knobs"].items()
                           if not path.startswith("rl.") or path.startswith("rl.policy_optimizer.")}
