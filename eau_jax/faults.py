@@ -2,9 +2,9 @@
 
     faulty = FAULTS["leaky_user"].inject(config, since=6)      # a healthy run until update 6, then with the fault
 
-What is a setting (a knob, the user's rules, the task mix) is changed by a scheduled `Swap`, as a careless person would do it.
-What is no setting changes silently, as a server does that gets a new model: the code around the user, the environment or the
-sampler reads a clock, and no generation tells of it. Either way the first generation is healthy, and so are the evaluations
+What is a setting (a knob, the user's rules, the task mix) is changed by a scheduled `Swap`, as a careless person would
+do it. What is no setting changes silently, as a server does that gets a new model: the code around the user, the environment or
+the sampler reads a clock, and no generation tells of it. Either way the first generation is healthy, and so are the evaluations
 on held-out tasks before the first and after the last update: they compare across faults.
 """
 
@@ -79,8 +79,9 @@ def paid(env: Env) -> Env:
     """The environment with the knob `ask_bonus`: a reward for every message that can be read and ends nothing, whatever it
     is good for. At 0, its default, nothing is different."""
     doc = "reward for each readable message after which the task goes on"
+    bonus = knob.knob(0.0, 0.0, 1.0, doc, reward=True)
     made = struct.dataclass(type("Knobs", (type(env.knobs),), {
-        "__annotations__": {"ask_bonus": float}, "__module__": __name__, "ask_bonus": knob.knob(0.0, 0.0, 1.0, doc, reward=True)}))
+        "__annotations__": {"ask_bonus": float}, "__module__": __name__, "ask_bonus": bonus}))
 
     def step(table: Any, knobs: Any, state: Any, act: Any, reply: Array, key: Any) -> tuple[Any, TimeStep]:
         state, told = env.step(table, knobs, state, act, reply, key)
@@ -169,7 +170,7 @@ def _steps(change: Callable[[TimeStep, Array, Array], TimeStep]) -> Callable[[Co
     def inject(config: Config, since: int) -> Config:
         env, clock = config.env, Clock(since, config.learn.steps)
         if env.host:
-            raise ConfigError(f"{env.name} is plain Python over a host state, and this fault changes array steps; leave it out")
+            raise ConfigError(f"{env.name} keeps a host state, and this fault changes array steps; leave it out")
 
         def step(table: Any, knobs: Any, state: Any, act: Any, reply: Array, key: Any) -> tuple[Any, TimeStep]:
             state, told = env.step(table, knobs, state, act, reply, key)
@@ -214,7 +215,8 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     Fault("invented_facts", f"a share of {INVENTED} of a model's replies says other values and digits", _words(_invent)),
     Fault("persona_drift", "a model's replies become polite and end in a question", _words(_gush)),
     Fault("flaky_tool", f"a share of {LOST} of the environment's answers is lost", _steps(_flaky), mends=False),
-    Fault("broken_checker_negative", f"a share of {MISJUDGED} of the successes counts as failure", _steps(_too_strict), mends=False),
+    Fault("broken_checker_negative", f"a share of {MISJUDGED} of the successes counts as failure", _steps(_too_strict),
+          mends=False),
     Fault("broken_checker_positive", "every ending counts as success", _steps(_too_lax), mends=False),
     Fault("too_few_turns", f"episodes end after {TURNS} messages", _knob("max_turns", lambda _: TURNS)),
     Fault("farmed_shaping", f"every message that ends nothing earns {BONUS}", _knob("ask_bonus", lambda _: BONUS)),
