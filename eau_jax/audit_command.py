@@ -43,16 +43,17 @@ def check(run: Path) -> Found:
             complaints.append(f"{files[number]} is a generation that neither audit.jsonl nor the config's swaps account for")
     complaints += _in_force(run, files, events) + _verdicts(run, events)
     adopted = sum(event["event"] == "adopted" for event in made.values())
-    return Found(tuple(complaints), f"{run}: {count} audit records, chain whole; {len(schedule)} changes of generation: {adopted} "
-                                    f"adopted, {len(made) - adopted} taken back, {by_config} scheduled by the config"
-                 + (f"; {len(complaints)} complaints" if complaints else "; all agree"))
+    said = (f"{run}: {count} audit records, chain whole; {len(schedule)} changes of generation: {adopted} adopted, "
+            f"{len(made) - adopted} taken back, {by_config} scheduled by the config; ")
+    return Found(tuple(complaints), said + (f"{len(complaints)} complaints" if complaints else "all agree"))
 
 
 def _gaps(files: Mapping[int, Path], made: Mapping[int, Any]) -> list[str]:
     missing = sorted(set(range(max(files, default=-1) + 1)) - files.keys())
     found = [f"knobs/{number}.json is missing" for number in missing]
-    return found + [f"audit.jsonl tells of generation {number}, before update {made[number]['step']}, but knobs/{number}.json is "
-                    f"not there" for number in sorted(made.keys() - files.keys()) if number not in missing]
+    lost = sorted(made.keys() - files.keys() - set(missing))
+    return found + [f"audit.jsonl tells of generation {number}, before update {made[number]['step']}, but "
+                    f"knobs/{number}.json is not there" for number in lost]
 
 
 def _differs(run: Path, number: int, record: Mapping[str, Any], event: Mapping[str, Any]) -> list[str]:
@@ -63,7 +64,8 @@ def _differs(run: Path, number: int, record: Mapping[str, Any], event: Mapping[s
     for path, value in event["values"].items():
         if record["values"].get(path) != value:
             found.append(f"{where} has {path} = {record['values'].get(path)}, audit.jsonl {value}")
-    found += [f"{where} changes {path}, of which audit.jsonl says nothing" for path in record["changes"] if path not in event["values"]]
+    found += [f"{where} changes {path}, of which audit.jsonl says nothing" for path in record["changes"]
+              if path not in event["values"]]
     if record.get("task_mix", {}) != event["task_mix"]:
         found.append(f"{where} has the task mix {record.get('task_mix', {})}, audit.jsonl {event['task_mix']}")
     rules = run / "rules" / f"{number}.toml"
@@ -83,8 +85,8 @@ def _in_force(run: Path, files: Mapping[int, Path], events: Sequence[Mapping[str
         odd = [path for path, value in event["values"].items() if values.get(path) != value]
         found += [f"in update {event['step']}, generation {number} was played with {path} = {event['values'][path]}, "
                   f"knobs/{number}.json has {values.get(path)}" for path in odd]
-        others = [other for other in event["episodes"] if str(other) != str(number)]
-        found += [f"in update {event['step']}, episodes of generation {', '.join(others)} were played under {number}"] if others else []
+        others = ", ".join(other for other in event["episodes"] if other != str(number))
+        found += [f"in update {event['step']}, episodes of generation {others} were played under {number}"] if others else []
     return found
 
 
@@ -100,7 +102,8 @@ def _verdicts(run: Path, events: Sequence[Mapping[str, Any]]) -> list[str]:
             found.append(f"proposals/{one.id}/gate.json and audit.jsonl differ about whether it was accepted")
         by_verdict, by_audit = one.verdict.get("status"), told.get(one.id, {}).get("event")
         if by_verdict != by_audit:
-            found.append(f"proposals/{one.id}: its verdict is {by_verdict or 'missing'}, audit.jsonl says {by_audit or 'nothing'}")
+            found.append(f"proposals/{one.id}: its verdict is {by_verdict or 'missing'}, audit.jsonl says "
+                         f"{by_audit or 'nothing'}")
     here = {one.id for one in interventions.read(run)}
     return found + [f"audit.jsonl tells of proposal {id}, but proposals/{id} is not there" for id in gated if id not in here]
 

@@ -4,8 +4,9 @@
     <root>/<campaign>/pool/                             the experience pool, unless another one is named
     <root>/<campaign>/campaign.json  anchor.png         how each run began and ended, what it cost, which one is the best
 
-A run's first generation is the config's own, in all runs; what the pool recommends is a swap before its first update. So the
-anchor tasks, which are played under the first generation, compare across runs, and nothing else decides which run is the best.
+A run's first generation is the config's own, in all runs; what the pool recommends is a swap before its first update. So
+the anchor tasks, which are played under the first generation, compare across runs, and nothing else decides which run is
+the best.
 Stopped, a campaign goes on with the same command.
 """
 
@@ -129,10 +130,11 @@ class Campaign:
         if not kept:
             return
         if odd := differing(kept["config"], describe(self.config)):
-            raise ConfigError(f"{self.home} holds a campaign with another {odd[0]}; choose another --name, or leave {odd[0]} as it was")
+            raise ConfigError(f"{self.home} holds a campaign with another {odd[0]}; choose another --name, or leave "
+                              f"{odd[0]} as it was")
         if kept["pool"] != str(self._pool):
-            raise ConfigError(f"{self.home} holds a campaign with the pool {kept['pool']}; give the same one with --pool, or choose "
-                              f"another --name")
+            raise ConfigError(f"{self.home} holds a campaign with the pool {kept['pool']}; give the same one with --pool, "
+                              f"or choose another --name")
         self.runs = [Run(**run) for run in kept["runs"]]
 
     def _save(self, folder: RunFolder) -> None:
@@ -157,7 +159,8 @@ class Campaign:
             return None
         name = f"run-{len(self.runs) + 1:02d}"
         told = [f"{path} = {value:g}" for path, value in {**start.knobs, **start.task_mix}.items()]
-        self._watch.say(f"{name} begins with " + (", ".join(told + ["other rules"] * bool(start.rules)) or "the config's own settings"))
+        told += ["other rules"] * bool(start.rules)
+        self._watch.say(f"{name} begins with {', '.join(told) or 'the settings of the config'}")
         return Run(name, plain(start.record()))
 
     def _run(self, run: Run) -> None:
@@ -192,8 +195,8 @@ class Campaign:
                 return
             ill.append(("large_updates", f"a loss or gradient was not finite, {TRIES} times: {child.last_line(log)}"))
         elif status and not ill:
-            raise ConfigError(f"{run.name} failed (exit status {status}): {child.last_line(log)}. The same command continues it; "
-                              f"see {log}")
+            raise ConfigError(f"{run.name} failed (exit status {status}): {child.last_line(log)}. The same command "
+                              f"continues it; see {log}")
         self._end(run, ill[0] if ill else None)
 
     def _end(self, run: Run, ill: tuple[str, str] | None) -> None:
@@ -205,7 +208,8 @@ class Campaign:
             harvest(home, pool, f"{self.config.name}-{run.name}", run.start["lessons"], cure)
         run.status, run.why = ("restarted", ill[1]) if ill else ("finished", "")
         run.updates, run.anchor = len(rows), list(success(rows))
-        seconds = sum(line.get(name) or 0.0 for line in _rows(home, "timings.jsonl") for name in ("rollout_s", "annotate_s", "update_s"))
+        seconds = sum(line.get(name) or 0.0 for line in _rows(home, "timings.jsonl")
+                      for name in ("rollout_s", "annotate_s", "update_s"))
         run.cost = {**cost(home)._asdict(), "seconds": seconds}
         self._watch.say(f"{run.name}: " + (f"ended early, {run.why}" if ill else f"{run.updates} updates") + (
             f", anchor success {run.anchor[0]:.3f} -> {run.anchor[1]:.3f}" if run.anchor[1] >= 0 else ""))
@@ -217,15 +221,15 @@ class Campaign:
         now = interventions.load(home / "knobs" / f"{number}.json")
         tree = knob.patch(knob_tree(self.config), now.get("values", {}))
         rules, own = home / "rules" / f"{number}.toml", self.config.env.rules
+        rules = rules.read_text(encoding="utf-8") if rules.exists() else own
         scene = Scene(knob.specs(tree), knob.values(tree), int(number), len(rows), now.get("task_mix") or self._mix, rows,
-                      Diagnosis(FAULTS[fault], fault), frozenset(), rules.read_text(encoding="utf-8") if rules.exists() else own, own,
-                      self.config.env.features, {})
+                      Diagnosis(FAULTS[fault], fault), frozenset(), rules, own, self.config.env.features, {})
         return remedy(fault, why, scene, [lesson.moves for lesson in contents.lessons
                                           if (lesson.env, lesson.fault) == (self.config.env.name, fault)])
 
 
 def usable(start: Start, config: Config, mix: Mapping[str, float]) -> Start:
-    """What of a recommendation this config can begin with and does not begin with anyway; the rest is told in its reasons."""
+    """What of a recommendation this config can begin with and does not begin with anyway; its reasons tell the rest."""
     tree, knobs, reasons = knob_tree(config), {}, list(start.reasons)
     for path, value in start.knobs.items():
         spec = knob.specs(tree).get(path)
@@ -244,7 +248,8 @@ def usable(start: Start, config: Config, mix: Mapping[str, float]) -> Start:
         reasons.append(f"rules left out: {error}")
     if shares and (shares.keys() != mix.keys() or abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) < 0):
         shares = {}
-        reasons.append(f"task mix left out: it names {', '.join(start.task_mix)}; this config has {', '.join(mix) or 'no buckets'}")
+        reasons.append(f"task mix left out: it names {', '.join(start.task_mix)}; this config has "
+                       f"{', '.join(mix) or 'no buckets'}")
     return dataclasses.replace(start, knobs=knobs, rules=rules, task_mix=shares, reasons=tuple(reasons))
 
 
@@ -257,17 +262,17 @@ def configured(config: Config, root: str, name: str, pool: str, start: Mapping[s
     """The config of one run."""
     first = Swap(1, start["knobs"], start["rules"], start["task_mix"])
     swaps = (first, *config.swaps) if any(settings(start)) else config.swaps
-    changes = {"root": root, "name": name, "swaps": swaps} | ({"meta.pool": pool} if config.meta.proposer is not None else {})
-    return replace(config, changes)
+    shown = {"meta.pool": pool} if config.meta.proposer is not None else {}
+    return replace(config, {"root": root, "name": name, "swaps": swaps} | shown)
 
 
 def source_of(source: str, config: Config, run: Run, pool: str) -> str:
     """Text of a config file that gives one run: the campaign's own, then which run it is."""
-    start = {name: run.start[name] for name in ("knobs", "rules", "task_mix")}
+    start, home = {name: run.start[name] for name in ("knobs", "rules", "task_mix")}, str(Path(config.root) / config.name)
     return (f"{source}\n\n# Appended by eau-jax: one run of a campaign.\n"
             f"from eau_jax.campaign import configured as _configured\n\n_whole = config\n\n\n"
             f"def config(_whole=_whole):\n"
-            f"    return _configured(_whole(), {str(Path(config.root) / config.name)!r}, {run.name!r}, {pool!r}, {start!r})\n")
+            f"    return _configured(_whole(), {home!r}, {run.name!r}, {pool!r}, {start!r})\n")
 
 
 def total(runs: Sequence[Run]) -> dict[str, float]:
@@ -278,7 +283,8 @@ def total(runs: Sequence[Run]) -> dict[str, float]:
 def summary(campaign: Campaign) -> Table:
     """The runs, what each cost, and all together. "beside": episodes that nothing is learned from."""
     table = Table(title=f"campaign {campaign.config.name}")
-    for head in ("run", "ended", "updates", "anchor success", "episodes", "beside", "tokens", "meta tokens", "meta $", "minutes"):
+    for head in ("run", "ended", "updates", "anchor success", "episodes", "beside", "tokens", "meta tokens", "meta $",
+                 "minutes"):
         table.add_column(head, no_wrap=head in ("run", "ended", "anchor success"))
     best = campaign.best
 

@@ -53,7 +53,7 @@ def end_with_the_parent() -> None:
 
 
 def copy_start(there: Path, here: Path) -> None:
-    """Copies model and cold start of the run folder `there`, as far as they are there, to another that would make the same."""
+    """Copies model and cold start of a run folder, as far as they are there, to another that would make the same."""
     for name in SHARED:
         source, target = there / name, here / name
         if target.exists() or not source.exists() or (name == "sft.jsonl" and not (here / "cold_start").exists()):

@@ -1,4 +1,4 @@
-"""`eau-jax watch RUN`: a run in the terminal, while it goes on and when it is over. It reads the run folder and writes nothing."""
+"""`eau-jax watch RUN`: a run in the terminal, while it goes on and when it is over. It only reads the run folder."""
 
 import math
 import time
@@ -14,13 +14,15 @@ from rich.text import Text
 from eau_jax.core.records import RunFolderError, read_lines
 from eau_jax.meta import interventions
 from eau_jax.meta.interventions import Intervention
+from eau_jax.meta.signals import column
 from eau_jax.progress import console
 from eau_jax.report.markup import count, number
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 CURVES = (("score", "rollout/score_mean"), ("success", "rollout/success_rate"), ("anchor success", "anchor/success"),
           ("turns", "rollout/turns_mean"), ("entropy", "learn/entropy"), ("KL", "learn/approx_kl"),
-          ("explained variance", "learn/explained_variance"), ("leaks", "rollout/leak_rate"), ("lost episodes", "rollout/infra_rate"))
+          ("explained variance", "learn/explained_variance"), ("leaks", "rollout/leak_rate"),
+          ("lost episodes", "rollout/infra_rate"))
 NEWEST = 8      # proposals shown
 NAMES = 20      # columns of a curve's name
 STYLES = {"kept": "green", "live": "yellow", "canary": "cyan", "rolled_back": "red", "refused": "dim", "unreadable": "dim"}
@@ -60,8 +62,8 @@ def look(run: Path) -> Seen:
     rules = [file.read_bytes() if (file := run / "rules" / f"{which}.toml").exists() else b"" for which in (0, newest)]
     changed = path if path.exists() else run / "config.json"
     return Seen(rows, int(config.get("learn", {}).get("steps", 0)), interventions.load(run / "knobs" / f"{newest}.json"),
-                interventions.load(run / "knobs" / "0.json"), rules[0] == rules[1], interventions.read(run), interventions.rounds(run),
-                max(time.time() - changed.stat().st_mtime, 0.0))
+                interventions.load(run / "knobs" / "0.json"), rules[0] == rules[1], interventions.read(run),
+                interventions.rounds(run), max(time.time() - changed.stat().st_mtime, 0.0))
 
 
 def show(run: Path, *, once: bool = False, every: float = 2.0) -> None:
@@ -94,16 +96,17 @@ def show(run: Path, *, once: bool = False, every: float = 2.0) -> None:
 def draw(run: Path, seen: Seen, width: int) -> Group:
     """What is shown, `width` columns wide."""
     done = int(seen.rows[-1]["step"]) if seen.rows else 0
-    head = Text.assemble((run.resolve().name, "bold"), f"  update {done} of {seen.steps or '?'}", f"  generation "
-                         f"{seen.generation.get('generation', 0)}", ("  finished" if seen.over else f"  last record {_ago(seen.age)}", "dim"))
+    head = Text.assemble((run.resolve().name, "bold"), f"  update {done} of {seen.steps or '?'}  generation ",
+                         str(seen.generation.get("generation", 0)),
+                         ("  finished" if seen.over else f"  last record {_ago(seen.age)}", "dim"))
     parts: list[Any] = [head, _settings(seen), Text()]
     room = max(width - NAMES - 34, 10)
     for name, metric in CURVES:
-        values = np.array([value if isinstance(value := row.get(metric), (int, float)) else math.nan for row in seen.rows], float)
-        if np.isfinite(values).any():
-            known = values[np.isfinite(values)]
-            parts.append(Text.assemble(f"{name:<{NAMES}}", (sparkline(values, room), "blue"), f" {number(float(known[-1])):>8}", (
-                f"  {number(float(known.min()))} to {number(float(known.max()))}", "dim")))
+        values = column(seen.rows, metric)
+        known = values[np.isfinite(values)].tolist()
+        if known:
+            parts.append(Text.assemble(f"{name:<{NAMES}}", (sparkline(values, room), "blue"), f" {number(known[-1]):>8}",
+                                       (f"  {number(min(known))} to {number(max(known))}", "dim")))
     if seen.rows and (marks := _marks(seen, room)).plain.strip():
         parts.append(Text.assemble(f"{'changes':<{NAMES}}", marks, ("  ▲ adopted  ▼ taken back", "dim")))
     return Group(*parts, Text(), _diagnosis(seen.rounds), *_live(seen.changes), *_newest(seen.changes))
@@ -134,7 +137,8 @@ def _marks(seen: Seen, width: int) -> Text:
 def _settings(seen: Seen) -> Text:
     """How the settings in force differ from the first ones."""
     now, first = seen.generation.get("values", {}), seen.first.get("values", {})
-    parts = [f"{path} {number(first[path])} → {number(value)}" for path, value in now.items() if path in first and value != first[path]]
+    parts = [f"{path} {number(first[path])} → {number(value)}" for path, value in now.items()
+             if path in first and value != first[path]]
     parts += [f"share of {name} {share:.0%}" for name, share in seen.generation.get("task_mix", {}).items()]
     parts += [] if seen.own_rules else ["other rules of the user"]
     return Text("settings: " + (", ".join(parts) or "as at the start"), style="dim")
@@ -147,9 +151,10 @@ def _diagnosis(rounds: Sequence[Mapping[str, Any]]) -> Text:
     answer = rounds[-1]["answers"][-1]
     found, said = answer.get("diagnosis") or {}, answer.get("problem") or answer.get("agent", {}).get("said", "")
     owner = found.get("owner", "none")
-    what = "nothing is wrong" if owner == "none" else f"{found.get('fault')} ({owner}, confidence {number(found.get('confidence', 1.0))})"
-    return Text.assemble(_safe(f"diagnosis before update {rounds[-1].get('step')} by {answer.get('author')}: "), (_safe(what), "bold"),
-                         _safe(f"  {said}" if said else ""))
+    sure = number(found.get("confidence", 1.0))
+    what = "nothing is wrong" if owner == "none" else f"{found.get('fault')} ({owner}, confidence {sure})"
+    return Text.assemble(_safe(f"diagnosis before update {rounds[-1].get('step')} by {answer.get('author')}: "),
+                         (_safe(what), "bold"), _safe(f"  {said}" if said else ""))
 
 
 def _live(changes: Sequence[Intervention]) -> list[Text]:
@@ -163,9 +168,11 @@ def _live(changes: Sequence[Intervention]) -> list[Text]:
 def _newest(changes: Sequence[Intervention]) -> list[Any]:
     if not changes:
         return []
-    table = Table("id", "by", "fault", "change", "status", "why", title=f"the last of {count(len(changes), 'proposal')}", title_justify="left")
+    table = Table("id", "by", "fault", "change", "status", "why", title=f"the last of {count(len(changes), 'proposal')}",
+                  title_justify="left")
     for one in changes[:-NEWEST - 1:-1]:
-        cells = [Text(_safe(text)) for text in (one.id, one.author, one.fault, one.told, one.status.replace("_", " "), one.reason[:160])]
+        texts = (one.id, one.author, one.fault, one.told, one.status.replace("_", " "), one.reason[:160])
+        cells = [Text(_safe(text)) for text in texts]
         cells[4].stylize(STYLES[one.status])
         table.add_row(*cells)
     return [Text(), table]
@@ -177,4 +184,5 @@ def _safe(text: str) -> str:
 
 
 def _ago(seconds: float) -> str:
-    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago" if seconds < 7200 else f"{seconds / 3600:.0f} h ago"
+    return (f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago" if seconds < 7200 else
+            f"{seconds / 3600:.0f} h ago")

@@ -194,8 +194,8 @@ def _run(study: Study, cell: Cell, source: str, watch: Watch, stop: threading.Ev
     copy_start(study, cell)
     file, log = folder.with_name(f"{cell.seed}.py"), folder.with_name(f"{cell.seed}.log")
     file.write_text(source_of(study, cell, source), encoding="utf-8")
-    status = child.play(file, log, lambda: watch.at(str(cell), min(progress(study, cell).updates, study.updates - 1), study.updates),
-                        stop)
+    done = lambda: min(progress(study, cell).updates, study.updates - 1)
+    status = child.play(file, log, lambda: watch.at(str(cell), done(), study.updates), stop)
     watch.at(str(cell), study.updates, study.updates)
     if status or not progress(study, cell).finished:
         why = "stopped" if stop.is_set() else f"failed (exit status {status}): {child.last_line(log)}"

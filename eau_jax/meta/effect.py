@@ -40,12 +40,13 @@ def effects(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
             unit = value("min_effect") * (1 if row.get("direction") == "up" else -1)
             effect = (value("after") - value("before")) / unit if unit else math.nan
             for move in filter(None, (row.get("moves") or "").split("; ")):
-                seen.setdefault((row.get("fault") or "", move), []).append((effect, value("anchor_after") - value("anchor_before")))
-    found: dict[str, dict[str, dict[str, float]]] = {}
+                found = seen.setdefault((row.get("fault") or "", move), [])
+                found.append((effect, value("anchor_after") - value("anchor_before")))
+    table: dict[str, dict[str, dict[str, float]]] = {}
     for (fault, move), pairs in sorted(seen.items()):
-        found.setdefault(fault, {})[move] = _moments("", [pair[0] for pair in pairs]) | _moments(
+        table.setdefault(fault, {})[move] = _moments("", [pair[0] for pair in pairs]) | _moments(
             "anchor_", [pair[1] for pair in pairs])
-    return found
+    return table
 
 
 def _moments(prefix: str, values: Iterable[float]) -> dict[str, float]:

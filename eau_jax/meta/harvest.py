@@ -55,7 +55,8 @@ class Cost(NamedTuple):
         return self.training + self.failed + self.canary + self.anchor + self.causal
 
 
-def harvest(run: Path, pool: Pool, name: str = "", started_from: Sequence[str] = (), remedy: Remedy | None = None) -> Contents:
+def harvest(run: Path, pool: Pool, name: str = "", started_from: Sequence[str] = (),
+            remedy: Remedy | None = None) -> Contents:
     """Adds what a run found out to a pool; once more changes only what the run has added since.
 
     Args:
@@ -75,13 +76,13 @@ def harvest(run: Path, pool: Pool, name: str = "", started_from: Sequence[str] =
     about = _about(run, name or run.name, rows, started_from, pool.clean(remedy.why) if remedy else "")
     lessons = [made for one in found for made in _lessons(about, one, pool.clean)]
     if remedy is not None and remedy.owner:
-        lessons.append(Lesson("", about.env, remedy.fault, remedy.owner, "do", (Case("untried", about.name, "restart", remedy.why),),
-                              dict(remedy.changes), dict(remedy.task_mix), remedy.rules, about.backbone, about.name))
+        case = Case("untried", about.name, "restart", about.stopped[:MOST_SAID])
+        lessons.append(Lesson("", about.env, remedy.fault, remedy.owner, "do", (case,), dict(remedy.changes),
+                              dict(remedy.task_mix), remedy.rules, about.backbone, about.name))
     lessons += _votes(about, pool.read(), started_from, remedy)
-    files = {"summary": pool.clean(_summary(about, found)), "interventions.csv": effect.write(map(_row(rows, pool.clean), found)),
-             "schedule.json": json.dumps([swap | {"rules": pool.clean(swap["rules"])} for swap in interventions.schedule(run)],
-                                         indent=1) + "\n",
-             "anchor_curve.csv": _curve(rows)}
+    schedule = [swap | {"rules": pool.clean(swap["rules"])} for swap in interventions.schedule(run)]
+    files = {"summary": pool.clean(_summary(about, found)), "schedule.json": json.dumps(schedule, indent=1) + "\n",
+             "interventions.csv": effect.write(map(_row(rows, pool.clean), found)), "anchor_curve.csv": _curve(rows)}
     if about.stopped:
         files["why_stopped.md"] = about.stopped + "\n"
     return pool.add(about, files, lessons)
@@ -95,7 +96,8 @@ def cost(run: Path) -> Cost:
     failed = sum(value(row, "rollout/episodes") * value(row, "rollout/infra_rate") / (1 - value(row, "rollout/infra_rate"))
                  for row in rows if value(row, "rollout/infra_rate") < 1)
     agents = [answer.get("agent", {}) for record in interventions.rounds(run) for answer in record.get("answers", [])]
-    return Cost(total("rollout/episodes"), round(failed), *(total(f"meta/{what}_episodes") for what in ("canary", "anchor", "causal")),
+    return Cost(total("rollout/episodes"), round(failed), total("meta/canary_episodes"), total("meta/anchor_episodes"),
+                total("meta/causal_episodes"),
                 round(sum(value(row, "rollout/episodes") * value(row, "rollout/tokens_mean") for row in rows)),
                 round(sum(value(agent, "tokens") for agent in agents)), sum(value(agent, "cost") for agent in agents))
 
@@ -106,8 +108,9 @@ def backbone(model: Mapping[str, Any]) -> str:
 
 
 def success(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """On the anchor tasks: mean of the first third of their plays, of the last third, and that one's standard error; -1 where
-    they were never played. They are the same tasks under the same settings in every run of a config, so these compare."""
+    """On the anchor tasks: mean of the first third of their plays, of the last third, and that one's standard error; -1
+    where they were never played. In every run of a config they are the same tasks under the same settings, so these compare.
+    """
     found = anchors(rows)
     if not found:
         return -1.0, -1.0, 0.0
@@ -122,32 +125,33 @@ def success(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
 def _about(run: Path, name: str, rows: Sequence[Mapping[str, Any]], started_from: Sequence[str], stopped: str) -> Run:
     config, manifest = load(run / "config.json"), load(run / "manifest.json")
     if not config or not manifest:
-        raise RunFolderError(f"{run} is no run folder: config.json or manifest.json is missing; give the folder that `train` wrote")
+        raise RunFolderError(f"{run} is no run folder: config.json or manifest.json is missing; give the folder that "
+                             f"`train` wrote")
     used = cost(run)
     first, last, error = success(rows)
-    return Run(name, str(config["env"]), str(manifest.get("created", "")),
-               hashlib.sha256((run / "manifest.json").read_bytes()).hexdigest()[:16], backbone(config["model"]), int(config.get("seed", 0)),
-               int(rows[-1]["step"]) if rows else 0, round(first, 6), round(last, 6), round(error, 6), used.episodes, used.tokens,
-               used.agent_tokens, tuple(started_from), stopped)
+    source = hashlib.sha256((run / "manifest.json").read_bytes()).hexdigest()[:16]
+    return Run(name, str(config["env"]), str(manifest.get("created", "")), source, backbone(config["model"]),
+               int(config.get("seed", 0)), int(rows[-1]["step"]) if rows else 0, round(first, 6), round(last, 6),
+               round(error, 6), used.episodes, used.tokens, used.agent_tokens, tuple(started_from), stopped)
 
 
 def _lessons(about: Run, one: Intervention, clean: Clean) -> Iterable[Lesson]:
     """What one proposal shows: that it helped, that it hurt, or that the gate found something wrong with what it does."""
-    if one.owner not in OWNERS or clean(one.rules) != one.rules or any(math.isnan(old) for pairs in (one.changes, one.task_mix)
-                                                     for old, _ in pairs.values()):
+    unknown = any(math.isnan(old) for old, _ in [*one.changes.values(), *one.task_mix.values()])
+    if unknown or one.owner not in OWNERS or clean(one.rules) != one.rules:
         return
     result = one.verdict.get("result")
     bad = one.status == "rolled_back" or (one.failed is not None and one.failed.stage in BEHAVIOUR)
     if not bad and not (one.status == "kept" and result == "helpful"):
         return    # refused for its form or its time, still on its way, or nothing could be told
     case = Case("helpful", about.name, one.audit[:16] or one.id, clean(one.reason)[:MOST_SAID])
-    yield Lesson("", about.env, one.fault, one.owner, "avoid" if bad else "do", (case,), dict(one.changes), dict(one.task_mix),
-                 one.rules, about.backbone, about.name, 0 if bad else EXPIRES_AFTER)
+    yield Lesson("", about.env, one.fault, one.owner, "avoid" if bad else "do", (case,), dict(one.changes),
+                 dict(one.task_mix), one.rules, about.backbone, about.name, 0 if bad else EXPIRES_AFTER)
 
 
 def _votes(about: Run, contents: Contents, started_from: Sequence[str], remedy: Remedy | None) -> list[Lesson]:
     """The lessons that the run began with, each with what the run shows of it."""
-    earlier = [run for run in contents.runs if (run.env, run.backbone) == (about.env, about.backbone) and run.name != about.name
+    earlier = [run for run in contents.runs if (run.env, run.backbone) == (about.env, about.backbone)
                and (run.created, run.name) < (about.created, about.name) and run.anchor_last >= 0]
     votes: list[Lesson] = []
     best = max(earlier, key=lambda run: run.anchor_last, default=None)
@@ -156,12 +160,13 @@ def _votes(about: Run, contents: Contents, started_from: Sequence[str], remedy: 
             continue
         case = None
         if remedy is not None and remedy.fault == one.fault:
-            case = Case("harmful", about.name, "restart", f"a run that began with it was ended: {remedy.why}"[:MOST_SAID])
+            case = Case("harmful", about.name, "restart", f"a run that began with it was ended: {about.stopped}"[:MOST_SAID])
         elif best is not None and about.anchor_last >= 0 and not remedy:
             gap, noise = about.anchor_last - best.anchor_last, math.hypot(about.anchor_error, best.anchor_error)
             if abs(gap) > max(MARGIN, ERRORS * noise):
-                case = Case("helpful" if gap > 0 else "harmful", about.name, "anchor_curve", f"a run that began with it reached "
-                            f"{about.anchor_last:.3f} on the anchor tasks, the best one before it {best.anchor_last:.3f}")
+                said = (f"a run that began with it reached {about.anchor_last:.3f} on the anchor tasks, the best one before "
+                        f"it {best.anchor_last:.3f}")
+                case = Case("helpful" if gap > 0 else "harmful", about.name, "anchor_curve", said)
         if case:
             votes.append(dataclasses.replace(one, id="", cases=(case,), text="", last_used_run=about.name))
     return votes
@@ -179,7 +184,8 @@ def _row(rows: Sequence[Mapping[str, Any]], clean: Clean) -> Callable[[Intervent
                 "metric": one.prediction.get("metric", ""), "direction": one.prediction.get("direction", ""),
                 "min_effect": one.prediction.get("min_effect", ""), "before": _known(one.verdict.get("before")),
                 "after": _known(one.verdict.get("after")), "floor": _known(one.verdict.get("floor")),
-                "result": one.verdict.get("result", ""), "anchor_before": before, "anchor_after": under, "audit": one.audit[:16]}
+                "result": one.verdict.get("result", ""), "anchor_before": before, "anchor_after": under,
+                "audit": one.audit[:16]}
 
     return line
 

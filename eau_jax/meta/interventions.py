@@ -89,7 +89,8 @@ def read(run: Path) -> tuple[Intervention, ...]:
             events.setdefault(str(line.get("id", "")), []).append(line)
     folders = [path for path in (run / "proposals").glob("*") if (path / "proposal.json").is_file()]
     place = lambda path: [int(part) if part.isdigit() else 0 for part in re.split(r"\D+", path.name)]
-    return tuple(_one(run, path, events.get(path.name, [])) for path in sorted(folders, key=lambda path: (place(path), path.name)))
+    folders.sort(key=lambda path: (place(path), path.name))
+    return tuple(_one(run, path, events.get(path.name, [])) for path in folders)
 
 
 def _one(run: Path, folder: Path, events: Sequence[Mapping[str, Any]]) -> Intervention:
@@ -106,11 +107,11 @@ def _one(run: Path, folder: Path, events: Sequence[Mapping[str, Any]]) -> Interv
         status = ("unreadable" if not proposal else verdict["status"] if verdict else "live" if adopted else
                   "refused" if refused or not gate.get("accepted", True) else "canary")
         changes, mix = _pairs(run, proposal, gate)
+        ended = (verdict or refused or {}).get("step") or (record["step"] if status in ("refused", "unreadable") else 0)
         return Intervention(
             folder.name, str(record.get("author", "")), int(record["step"]), int(adopted["step"]) if adopted else 0,
-            int((verdict or refused or {}).get("step") or (record["step"] if status in ("refused", "unreadable") else 0)), status,
-            _owner(proposal), proposal.get("diagnosis", {}), proposal.get("prediction", {}), changes, mix,
-            proposal.get("rules", ""), tuple(gate.get("moves", ())), proposal.get("why", ""), tuple(checks), verdict,
+            int(ended), status, _owner(proposal), proposal.get("diagnosis", {}), proposal.get("prediction", {}), changes,
+            mix, proposal.get("rules", ""), tuple(gate.get("moves", ())), proposal.get("why", ""), tuple(checks), verdict,
             int(adopted["generation"]) if adopted else 0, int(back["generation"]) if back else 0,
             audit.digest(dict(events[-1])) if events else "")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -151,8 +152,8 @@ def load(path: Path) -> dict[str, Any]:
 
 def rounds(run: Path) -> list[dict[str, Any]]:
     """The records of rounds/<step>.json in order."""
-    files = sorted((file for file in (run / "rounds").glob("*.json") if file.stem.isdigit()), key=lambda file: int(file.stem))
-    return [load(file) for file in files]
+    files = [file for file in (run / "rounds").glob("*.json") if file.stem.isdigit()]
+    return [load(file) for file in sorted(files, key=lambda file: int(file.stem))]
 
 
 def anchors(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float, int]]:
@@ -170,8 +171,8 @@ def around(found: Sequence[tuple[int, float, int]], one: Intervention) -> tuple[
 
 
 def schedule(run: Path) -> list[dict[str, Any]]:
-    """[{step, knobs: {path: value}, rules, task_mix}], one for each generation after the first: what replays the run's changes,
-    those that were taken back included. Empty rules and an empty task mix stay as they are."""
+    """[{step, knobs: {path: value}, rules, task_mix}], one for each generation after the first: what replays the changes of
+    a run, those that were taken back included. Empty rules and an empty task mix stay as they are."""
     files = {int(file.stem): file for file in (run / "knobs").glob("*.json") if file.stem.isdigit()}
     swaps, before = [], load(files[0]) if 0 in files else {}
     for number in sorted(files):
@@ -183,6 +184,7 @@ def schedule(run: Path) -> list[dict[str, Any]]:
                 swaps.append({"step": int(now["step"]), "knobs": {path: new for path, (_, new) in now["changes"].items()},
                               "rules": rules, "task_mix": mix if mix != before.get("task_mix", {}) else {}})
         except (KeyError, TypeError, ValueError, OSError) as error:
-            raise RunFolderError(f"{files[number]} is not the record of a generation with its rules beside it: {error}") from None
+            raise RunFolderError(f"{files[number]} is not the record of a generation with its rules beside it: "
+                                 f"{error}") from None
         before = now
     return swaps

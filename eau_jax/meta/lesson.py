@@ -93,7 +93,8 @@ class Lesson:
 
     def contradicts(self, other: "Lesson") -> bool:
         """Whether the other gives the opposite advice about the same moves."""
-        return self.advice != other.advice and bool(self.moves) and dataclasses.replace(self, advice=other.advice).alike(other)
+        opposite = dataclasses.replace(self, advice=other.advice)
+        return self.advice != other.advice and bool(self.moves) and opposite.alike(other)
 
     def joined(self, other: "Lesson", order: Sequence[str]) -> "Lesson":
         """Both as one, whichever comes first: what the newer run shows stands, and all cases are kept.
@@ -134,8 +135,8 @@ def _overlap(left: str, right: str) -> float:
 def dump(lesson: Lesson) -> str:
     """The document."""
     fields = {name: getattr(lesson, name) for name in (
-        "id", "env", "fault", "owner", "advice", "backbone", "helpful", "harmful", "last_used_run", "expires_after", "changes",
-        "task_mix", "rules")}
+        "id", "env", "fault", "owner", "advice", "backbone", "helpful", "harmful", "last_used_run", "expires_after",
+        "changes", "task_mix", "rules")}
     return document.dump(fields | {"cases": [case._asdict() for case in lesson.cases]}, lesson.text)
 
 
@@ -161,12 +162,12 @@ def parse(text: str, name: str) -> Lesson:
                     word("rules"), word("backbone"), word("last_used_run"), _runs(given, name), body)
     others = {path.split(".")[0] for path in lesson.changes} - {lesson.owner}
     if others:
-        refuse(name, f"owner is {lesson.owner!r}, but it changes knobs of {', '.join(sorted(others))}; a lesson is about one "
-                     f"owner")
+        refuse(name, f"owner is {lesson.owner!r}, but it changes knobs of {', '.join(sorted(others))}; a lesson is about "
+                     f"one owner")
     for counter in ("helpful", "harmful"):
         if given.get(counter, getattr(lesson, counter)) != getattr(lesson, counter):
-            refuse(name, f"{counter} is {given[counter]}, but {getattr(lesson, counter)} of its cases say so; add the case, or "
-                         f"leave {counter} out")
+            refuse(name, f"{counter} is {given[counter]}, but {getattr(lesson, counter)} of its cases say so; add the case, "
+                         f"or leave {counter} out")
     return lesson
 
 
@@ -191,8 +192,8 @@ def _cases(given: Any, name: str) -> tuple[Case, ...]:
     if not isinstance(given, list) or not given or not all(
             isinstance(case, dict) and needed <= case.keys() <= needed | {"said"} and case["vote"] in VOTES
             and all(isinstance(value, str) for value in case.values()) and case["run"] and case["audit"] for case in given):
-        refuse(name, f"cases must be a list of at least one {{vote, run, audit, said}}, vote one of {', '.join(VOTES)}: a lesson "
-                     f"cites what shows it")
+        refuse(name, f"cases must be a list of at least one {{vote, run, audit, said}}, vote one of {', '.join(VOTES)}: a "
+                     f"lesson cites what shows it")
     return tuple(Case(case["vote"], case["run"], case["audit"], case.get("said", "")[:MOST_SAID]) for case in given)
 
 

@@ -7,8 +7,8 @@
     index.json                      ids, counters and hashes; made anew from the documents by each writer
 
 Documents are only added, and their cases only grow; what failed stays. Writers wait for each other, and every file is
-written whole or not at all, so readers need no lock. Documents that a person edited are read as they are, or refused with the
-reason.
+written whole or not at all, so readers need no lock. Documents that a person edited are read as they are, or refused with
+the reason.
 """
 
 import dataclasses
@@ -188,8 +188,8 @@ class Pool:
         names = {run.name: run.source for run in mine.runs}
         for run in theirs.runs:
             if names.get(run.name, run.source) != run.source:
-                refuse(str(other / "runs" / run.name), f"{self.folder} holds another run of this name; rename its folder and "
-                                                       f"the name in its documents")
+                refuse(str(other / "runs" / run.name), f"{self.folder} holds another run of this name; rename its folder "
+                                                       f"and the name in its documents")
         runs = {run.name: run for run in (*mine.runs, *theirs.runs)}
         ordered = tuple(sorted(runs.values(), key=lambda run: (run.created, run.name)))
         foreign = [dataclasses.replace(one, id="") for one in theirs.lessons]
@@ -235,8 +235,8 @@ class Pool:
             one.id: {"env": one.env, "fault": one.fault, "owner": one.owner, "advice": one.advice, "moves": list(one.moves),
                      "helpful": one.helpful, "harmful": one.harmful, "expired": expired(one, final),
                      "sha256": hashlib.sha256(texts[one.id].encode()).hexdigest()} for one in final.lessons},
-            "runs": {run.name: {"env": run.env, "anchor_last": run.anchor_last, "source": run.source} for run in final.runs}},
-            indent=1) + "\n")
+            "runs": {run.name: {"env": run.env, "anchor_last": run.anchor_last, "source": run.source}
+                     for run in final.runs}}, indent=1) + "\n")
         return final
 
 
@@ -293,7 +293,8 @@ def select(folder: Path | None, env: str, fault: str = "", owner: str = "", size
     for kind, read_one, into in (("lessons/*.md", _lesson, found), ("runs/*/summary.md", _run, runs)):
         for file in folder.glob(kind):
             try:
-                if not any(part.is_symlink() for part in (file, *file.parents) if part.is_relative_to(folder) and part != folder):
+                within = [part for part in (file, *file.parents) if part.is_relative_to(folder) and part != folder]
+                if not any(part.is_symlink() for part in within):
                     into.append(read_one(file))
             except (DocumentError, OSError):
                 continue

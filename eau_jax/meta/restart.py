@@ -47,12 +47,13 @@ def severe(rows: Sequence[Row], rounds: Sequence[Mapping[str, Any]], updates: in
     first = [row for row in rows if row.get("generation") == rows[0].get("generation")]   # under which it began
     leaks = _numbers(first, "rollout/leak_rate")[-LEAK_UPDATES:]
     if len(leaks) == LEAK_UPDATES and min(leaks) > LEAKS:
-        return "leaky_user", (f"in each of {LEAK_UPDATES} updates under the first settings {min(leaks):.1%} of the user's replies or "
-                              f"more tell hidden values; allowed: {LEAKS:.0%}")
+        return "leaky_user", (f"in each of {LEAK_UPDATES} updates under the first settings {min(leaks):.1%} of the user's "
+                              f"replies or more tell hidden values; allowed: {LEAKS:.0%}")
     wins = _numbers(rows, "rollout/success_rate")
     flat = slope(column(rows, "rollout/score_mean")) <= STEEP
     if diagnoses and len(wins) >= MOST_UPDATES and max(wins) < SUCCESS and flat:
-        return "all_hard", f"in {len(wins)} updates {max(wins):.1%} of the episodes succeeded at most, and scores do not rise"
+        return "all_hard", (f"in {len(wins)} updates {max(wins):.1%} of the episodes succeeded at most, and scores do not "
+                            f"rise")
     return None
 
 
@@ -66,8 +67,8 @@ def remedy(fault: str, why: str, scene: Scene, tried: Collection[tuple[str, ...]
         changes = {path: (float(scene.values[path]), float(new)) for path, new in move.changes.items()}
         mix = {name: (scene.mix[name], share) for name, share in move.task_mix.items() if share != scene.mix[name]}
         if move.changes_anything and watch.moves(changes, bare(move.rules), mix) not in tried:
-            return Remedy(fault, why, move.owner, changes, {name: (scene.mix[name], share) for name, share in move.task_mix.items()},
-                          move.rules)
+            return Remedy(fault, why, move.owner, changes,
+                          {name: (scene.mix[name], share) for name, share in move.task_mix.items()}, move.rules)
     return Remedy(fault, why)
 
 

@@ -1,4 +1,4 @@
-"""The changes that were proposed in a run: marks for the curves, and a table of what each was based on and what it became."""
+"""The changes that were proposed in a run: marks for the curves, and a table of what each rests on and what it became."""
 
 from typing import Mapping, Sequence
 
@@ -45,21 +45,26 @@ def section(found: Sequence[Intervention]) -> list[Html]:
         return []
     kept, back = (sum(one.status == status for one in found) for status in ("kept", "rolled_back"))
     going = sum(one.status in ("live", "canary") for one in found)
-    said = f"{count(len(found), 'proposal')}: {kept} kept, {back} taken back, {going} under way, {len(found) - kept - back - going} refused."
+    said = (f"{count(len(found), 'proposal')}: {kept} kept, {back} taken back, {going} under way, "
+            f"{len(found) - kept - back - going} refused.")
     rows = [_row(one) for one in found[-LIMIT:]]
     head = ("id", "update", "by", "diagnosis and evidence", "change", "prediction", "gate", "canary", "verdict")
-    content = tag("div", table(head, rows), note(f"{len(found) - LIMIT} earlier ones are not listed." if len(found) > LIMIT else ""))
-    return [tag("h2", "Changes"), note(said), folded("What was proposed, and what it became", content, is_open=len(found) <= OPEN),
-            note("To replay what was adopted without a meta-agent: eau-jax train RUN --method RUN/schedule.py --name NAME")
-            if any(one.since for one in found) else ""]
+    left_out = f"{len(found) - LIMIT} earlier ones are not listed." if len(found) > LIMIT else ""
+    content = tag("div", table(head, rows), note(left_out))
+    replay = "To replay what was adopted without a meta-agent: eau-jax train RUN --method RUN/schedule.py --name NAME"
+    return [tag("h2", "Changes"), note(said),
+            folded("What was proposed, and what it became", content, is_open=len(found) <= OPEN),
+            note(replay if any(one.since for one in found) else "")]
 
 
 def _row(one: Intervention) -> tuple[str, ...]:
     diagnosis, prediction = one.diagnosis, one.prediction
-    evidence = [f"{item['metric']} {number(as_float(item['value']))} (limit {number(as_float(item['limit']))}) in updates {item['first']} to "
+    shown = lambda value: number(as_float(value))
+    evidence = [f"{item['metric']} {shown(item['value'])} (limit {shown(item['limit'])}) in updates {item['first']} to "
                 f"{item['last']}" for item in diagnosis.get("evidence", [])]
-    named = f"{diagnosis.get('fault') or 'nothing wrong'} ({diagnosis.get('owner')}, {number(as_float(diagnosis.get('confidence')))})"
-    predicted = (f"{prediction['metric']} {prediction['direction']} by {number(as_float(prediction['min_effect']))} within "
+    named = f"{diagnosis.get('fault') or 'nothing wrong'} ({diagnosis.get('owner')}, {shown(diagnosis.get('confidence'))})"
+    based = "; ".join([named, *evidence, *diagnosis.get("tests", [])]) if diagnosis else ""
+    predicted = (f"{prediction['metric']} {prediction['direction']} by {shown(prediction['min_effect'])} within "
                  f"{count(prediction['within_updates'], 'update')}" if prediction else "")
     gate = [check for check in one.checks if check.stage != "canary"]
     failed = next((check for check in gate if check.passed is False), None)
@@ -67,7 +72,8 @@ def _row(one: Intervention) -> tuple[str, ...]:
     canary = next((check for check in one.checks if check.stage == "canary"), None)
     verdict = one.verdict
     judged = "" if not verdict else (f"{one.status.replace('_', ' ')} at {one.ended}, {verdict.get('result')}: {one.reason}")
-    return (one.id, str(one.since or one.step), one.author, "; ".join([named, *evidence, *diagnosis.get("tests", [])]) if diagnosis else "",
-            one.told + (f" ({one.why})" if one.why else ""), predicted, f"refused by {failed.stage}: {failed.reason}" if failed else passed,
-            "" if canary is None else canary.reason or ("passed" if canary.passed else "could not be told"),
+    outcome = f"refused by {failed.stage}: {failed.reason}" if failed else passed
+    tried = "" if canary is None else canary.reason or ("passed" if canary.passed else "could not be told")
+    told = one.told + (f" ({one.why})" if one.why else "")
+    return (one.id, str(one.since or one.step), one.author, based, told, predicted, outcome, tried,
             judged or ("" if failed else one.status))

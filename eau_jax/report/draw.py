@@ -151,10 +151,11 @@ def _draw(axes: Axes, chart: Chart) -> None:
         if len(one.interval):
             axes.vlines(one.steps, *one.interval.T, color=colour, alpha=0.5, linewidth=2)
     for mark in chart.marks:
-        axes.axvline(mark.step, color=KINDS[mark.kind], linewidth=1.2 if mark.kind else 0.8, linestyle="--" if mark.kind else ":")
+        colour, known = KINDS[mark.kind], bool(mark.kind)
+        axes.axvline(mark.step, color=colour, linewidth=1.2 if known else 0.8, linestyle="--" if known else ":")
         if mark.label and len(chart.marks) <= MARKS_WITH_LABEL:
-            axes.annotate(_plain(mark.label), (mark.step, 1.0), (2, -3), xycoords=("data", "axes fraction"), textcoords="offset points",
-                          rotation=90, fontsize=7, color=KINDS[mark.kind], ha="left", va="top")
+            axes.annotate(_plain(mark.label), (mark.step, 1.0), (2, -3), xycoords=("data", "axes fraction"),
+                          textcoords="offset points", rotation=90, fontsize=7, color=colour, ha="left", va="top")
     span = limits(chart)
     if span is None:
         axes.text(0.5, 0.5, "no finite value", ha="center", va="center", transform=axes.transAxes)

@@ -65,8 +65,8 @@ def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
         _tiles(metrics, headlines),
         tag("h2", "Curves"),
         _grid([*held_out, *headlines]) if headlines or held_out else note("No step is finished yet."),
-        note("Thick: running mean. Thin: as recorded. Upright lines: knobs, rules or task mix changed, green where the change was "
-             "kept, red where it was taken back; point at a line to see what it is."),
+        note("Thick: running mean. Thin: as recorded. Upright lines: knobs, rules or task mix changed, green where the "
+             "change was kept, red where it was taken back; point at a line to see what it is."),
         note(f"Not recorded: {', '.join(absent)}.") if absent else "",
         *(folded(f"{group}: all other metrics", _grid(group_charts), small=count(len(group_charts), "chart"))
           for group, group_charts in rest.items()),

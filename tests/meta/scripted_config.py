@@ -32,7 +32,9 @@ def script(view, budget):
 def config():
     base = tiny()
     return replace(base, {
-        "name": "c", "swaps": (), "user": noisy, "learn.steps": 8, "learn.critic_warmup": 0, "rollout.tasks": 4, "mesh.data": 1,
+        "name": "c", "swaps": (), "user": noisy, "learn.steps": 8, "learn.critic_warmup": 0, "rollout.tasks": 4,
+        "mesh.data": 1,
         "knobs": {**base.knobs, "env.max_turns": 2, "user.leak": 0.0}, "checkpoint": Checkpoint(every=1, keep=1),
-        "meta": Meta(proposer=Proposer("script", script, at_once=True), every=2, burn_in=2, ttl_least=2, cooldown=0, canary_tasks=4,
+        "meta": Meta(proposer=Proposer("script", script, at_once=True), every=2, burn_in=2, ttl_least=2, cooldown=0,
+                     canary_tasks=4,
                      anchor_tasks=3, anchor_every=4, causal_tests=False)})

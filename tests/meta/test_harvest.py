@@ -32,7 +32,8 @@ def test_what_became_of_each_change(tmp_path):
     found = {one.id: one for one in interventions.read(make(tmp_path / "run"))}
     assert list(found) == ["11-1", "16-1", "21-1", "26-1", "31-1", "31-2", "36-1"]
     seen = {id: (one.status, one.since, one.ended, one.generation, one.back_generation) for id, one in found.items()}
-    assert seen == {"11-1": ("kept", 12, 17, 1, 0), "16-1": ("unreadable", 0, 16, 0, 0), "21-1": ("rolled_back", 22, 27, 2, 3),
+    assert seen == {"11-1": ("kept", 12, 17, 1, 0), "16-1": ("unreadable", 0, 16, 0, 0),
+                    "21-1": ("rolled_back", 22, 27, 2, 3),
                     "26-1": ("refused", 0, 26, 0, 0), "31-1": ("live", 32, 0, 4, 0), "31-2": ("refused", 0, 31, 0, 0),
                     "36-1": ("canary", 0, 0, 0, 0)}
     assert found["11-1"].changes == {"env.max_turns": (16, 20)} and found["21-1"].changes == {"env.max_turns": (20, 15)}
@@ -64,10 +65,12 @@ def test_lessons_of_a_run(tmp_path):
     assert effects["too_many_turns"]["env.max_turns down"]["anchor_n"] == 1
     schedule = json.loads((tmp_path / "pool/runs/run/schedule.json").read_text())
     assert [(swap["step"], swap["knobs"], bool(swap["rules"])) for swap in schedule] == [
-        (12, {"env.max_turns": 20}, False), (22, {"env.max_turns": 15}, False), (27, {"env.max_turns": 20}, False), (32, {}, True)]
+        (12, {"env.max_turns": 20}, False), (22, {"env.max_turns": 15}, False), (27, {"env.max_turns": 20}, False),
+        (32, {}, True)]
     start = recommend(contents, "intention", "new 1x16")
     assert start.knobs == {"env.max_turns": 20.0} and not start.rules
-    assert (tmp_path / "pool/runs/run/anchor_curve.csv").read_text().splitlines()[:2] == ["step,generation,success,episodes", "5,0,0.25,16"]
+    curve = (tmp_path / "pool/runs/run/anchor_curve.csv").read_text()
+    assert curve.splitlines()[:2] == ["step,generation,success,episodes", "5,0,0.25,16"]
 
 
 def test_a_run_that_goes_on_adds_to_its_lessons(tmp_path):
@@ -87,7 +90,8 @@ def test_cost_by_hand(tmp_path):
 
 
 def test_success_on_the_anchor_tasks_by_hand():
-    rows = [{"step": step, "anchor/success": value, "anchor/episodes": 16} for step, value in enumerate((0.1, 0.2, 0.3, 0.4, 0.5, 0.7))]
+    rows = [{"step": step, "anchor/success": value, "anchor/episodes": 16}
+            for step, value in enumerate((0.1, 0.2, 0.3, 0.4, 0.5, 0.7))]
     first, last, error = success(rows)
     assert (first, last) == pytest.approx((0.15, 0.6)) and error == pytest.approx(math.sqrt(0.24 / 32))
     assert success([{"step": 1}, {"step": 2, "anchor/success": None}]) == (-1.0, -1.0, 0.0)
@@ -116,7 +120,8 @@ def test_held_out_results_decide_nothing(tmp_path):
             (tmp_path / name / "sealed/run").mkdir(parents=True)
             (tmp_path / name / "sealed/run/eval.jsonl").write_text(text)
         take(tmp_path / name / "pool", run)
-        written.append({file.relative_to(tmp_path / name): file.read_bytes() for file in (tmp_path / name / "pool").rglob("*") if file.is_file()})
+        written.append({file.relative_to(tmp_path / name): file.read_bytes()
+                        for file in (tmp_path / name / "pool").rglob("*") if file.is_file()})
     assert written[0] == written[1]
 
 
@@ -157,12 +162,14 @@ def test_tampered_and_broken_records_are_refused(tmp_path):
 
 
 def rows(count, **more):
-    return [{"step": step + 1, "generation": 0, "rollout/success_rate": 0.3, "rollout/leak_rate": 0.0, "rollout/score_mean": 0.2 + 0.01 * (step % 2)}
+    return [{"step": step + 1, "generation": 0, "rollout/success_rate": 0.3, "rollout/leak_rate": 0.0,
+             "rollout/score_mean": 0.2 + 0.01 * (step % 2)}
             | {name.replace("_", "/", 1): value for name, value in more.items()} for step in range(count)]
 
 
 def rounds(owner="none", fault="", confidence=0.95):
-    return [{"step": 11, "answers": [{"diagnosis": {"owner": owner, "fault": fault, "confidence": confidence, "tests": ["gold_replay: 3 of 4"]}}]}]
+    return [{"step": 11, "answers": [{"diagnosis": {"owner": owner, "fault": fault, "confidence": confidence,
+                                                    "tests": ["gold_replay: 3 of 4"]}}]}]
 
 
 def test_what_begins_a_run_anew():
@@ -171,10 +178,12 @@ def test_what_begins_a_run_anew():
     assert severe(rows(10), rounds("checker", "broken_checker_negative"), 50)[0] == "broken_checker_negative"
     assert severe(rows(10), rounds("checker", "broken_checker_negative", 0.6), 50) is None
     assert severe(rows(3, rollout_leak_rate=0.06), [], 50)[0] == "leaky_user"
-    assert severe(rows(2, rollout_leak_rate=0.06), [], 50) is None and severe(rows(16, rollout_leak_rate=0.06), [], 50) is None
+    assert severe(rows(2, rollout_leak_rate=0.06), [], 50) is None
+    assert severe(rows(16, rollout_leak_rate=0.06), [], 50) is None
     assert severe(rows(5, rollout_leak_rate=0.06, generation=1), [], 50) is not None     # a start that the pool recommended
     late = [row | {"generation": int(row["step"] > 2), "rollout/leak_rate": 0.06 * (row["step"] > 2)} for row in rows(6)]
-    assert severe(late, [], 50) is None                                                  # a change made it: that is taken back
+    # a change made it: that is taken back
+    assert severe(late, [], 50) is None
     assert severe(rows(10, **dead), rounds(), 50)[0] == "all_hard"
     assert severe(rows(10, **dead), [], 50) is None and severe(rows(9, **dead), rounds(), 50) is None
     rising = [row | {"rollout/score_mean": 0.01 * n} for n, row in enumerate(rows(10, **dead))]

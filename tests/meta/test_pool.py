@@ -47,9 +47,11 @@ def fill(folder, *found, runs=(), sealed=()):
 
 
 @pytest.mark.parametrize("made", [
-    lesson(), lesson(changes={}, text="Ask first.\n\nThen +++ answer \\ \"so\"."), lesson(case("untried"), case("harmful", audit="b")),
+    lesson(), lesson(changes={}, text="Ask first.\n\nThen +++ answer \\ \"so\"."),
+    lesson(case("untried"), case("harmful", audit="b")),
     lesson(owner="user", changes={}, rules='default = "ANSWER"\n\n[[rule]]\nnote = "é\t\'\'x"\n', expires_after=0),
-    lesson(owner="user", changes={}, rules="a = '''b'''\n", task_mix={}), lesson(changes={}, task_mix={"very hard": (0.5, 0.35)}),
+    lesson(owner="user", changes={}, rules="a = '''b'''\n", task_mix={}),
+    lesson(changes={}, task_mix={"very hard": (0.5, 0.35)}),
     lesson(case(said="\x7f \x01 \u2028 \n'''"))])
 def test_a_lesson_is_what_its_document_says(made):
     made = dataclasses.replace(made, id="L-0001")
@@ -84,7 +86,8 @@ def test_a_document_that_cannot_be_used_is_named_with_the_reason(tmp_path, old, 
 def test_what_a_person_wrote_stays_as_it_is(tmp_path):
     fill(tmp_path, lesson())
     file = tmp_path / "lessons" / "L-0001.md"
-    text = file.read_text().replace("helpful = 1\nharmful = 0\n", "# counted\n").replace("[8.0, 10.0]", "[8, 10]") + "\nMy note.\n"
+    text = file.read_text().replace("helpful = 1\nharmful = 0\n", "# counted\n") + "\nMy note.\n"
+    text = text.replace("[8.0, 10.0]", "[8, 10]")
     file.write_text(text)
     (tmp_path / "lessons" / "L-0002.md").write_text(text.replace("L-0001", "L-0002").replace("too_few_turns", "leaky_user"))
     (tmp_path / "index.json").write_text("{broken")
@@ -98,21 +101,26 @@ def test_what_a_person_wrote_stays_as_it_is(tmp_path):
 SEALED = {"goal-17", "12", "[b]c|[d:None]"}
 
 
-@pytest.mark.parametrize("text", ["runs/sealed/x", "look at eval.jsonl", "the held out score", "test split", "by_task", "eval/score",
-                                  "~/notes", "../other", "C:\\x", "file:x", "final score", "the Held-Out one", "goal-17", "(goal-17).",
+@pytest.mark.parametrize("text", ["runs/sealed/x", "look at eval.jsonl", "the held out score", "test split", "by_task",
+                                  "eval/score",
+                                  "~/notes", "../other", "C:\\x", "file:x", "final score", "the Held-Out one", "goal-17",
+                                  "(goal-17).",
                                   "task 12 fails", "tasks: '12'", "a [b]c|[d:None] e"])
 def test_what_is_sealed_is_not_named(text):
     assert complaints(text, SEALED)
 
 
-@pytest.mark.parametrize("text", ["rollout/success_rate fell by 0.1 and/or rose", "unsealedness", "we tested it", "latest/newest",
-                                  "a final answer", "goal-177 is a training task", "tests: 3 / 4", "env.max_turns 8 -> 12", "[b]c|[d:None]x"])
+@pytest.mark.parametrize("text", ["rollout/success_rate fell by 0.1 and/or rose", "unsealedness", "we tested it",
+                                  "latest/newest",
+                                  "a final answer", "goal-177 is a training task", "tests: 3 / 4", "env.max_turns 8 -> 12",
+                                  "[b]c|[d:None]x"])
 def test_what_is_not_sealed_may_be_named(text):
     assert complaints(text, SEALED) == []
 
 
 def test_sealed_ids_are_refused_everywhere(tmp_path):
-    for bad in (lesson(text="about secret-9"), lesson(case(said="see secret-9")), lesson(changes={}, owner="user", rules="# secret-9\n")):
+    for bad in (lesson(text="about secret-9"), lesson(case(said="see secret-9")),
+                lesson(changes={}, owner="user", rules="# secret-9\n")):
         with pytest.raises(DocumentError, match="secret-9"):
             fill(tmp_path, bad, sealed={"secret-9"})
     with pytest.raises(DocumentError, match="why_stopped.md.*secret-9"), Pool(tmp_path, {"secret-9"}) as pool:
@@ -143,15 +151,16 @@ def test_opposite_advice_stands_side_by_side_and_counts_against_each_other(tmp_p
 def test_words_that_say_the_same_are_one_lesson(tmp_path):
     text = "Users of this world answer short questions best, so ask for one detail in each message."
     made = [lesson(case(audit=audit), changes={}, text=words) for audit, words in (
-        ("a", text), ("b", text.replace("best, so", "best; so").replace("Users", "The users")), ("c", "Ask for two details."))]
+        ("a", text), ("b", text.replace("best, so", "best; so").replace("Users", "The users")),
+        ("c", "Ask for two details."))]
     found = fill(tmp_path, *made).lessons
     assert sorted(one.helpful for one in found) == [1, 2]
 
 
 def test_merging_pools_does_not_depend_on_their_order(tmp_path):
-    for name, created, made in (("a-01", "2026-01-01", [lesson(case(run="a-01")), lesson(case("harmful", "a-01", "x"), fault="all_hard",
-                                                                                     changes={}, task_mix={"easy": (0.3, 0.4)})]),
-                                ("b-01", "2026-01-02", [lesson(case(run="b-01", audit="y"), changes={"env.max_turns": (9.0, 11.0)})])):
+    hurt = lesson(case("harmful", "a-01", "x"), fault="all_hard", changes={}, task_mix={"easy": (0.3, 0.4)})
+    more = lesson(case(run="b-01", audit="y"), changes={"env.max_turns": (9.0, 11.0)})
+    for name, created, made in (("a-01", "2026-01-01", [lesson(case(run="a-01")), hurt]), ("b-01", "2026-01-02", [more])):
         fill(tmp_path / name, *made, runs=(run(name, created),))
     pools_of = {}
     for order in itertools.permutations(("a-01", "b-01")):
@@ -229,7 +238,8 @@ def test_recommendation(tmp_path):
     assert start.knobs == {"env.max_turns": 10.0, **{path: new for path, (_, new) in lr.items()}}
     assert start.task_mix == {"easy": 0.4, "hard": 0.6} and start.rules == "" and len(start.lessons) == 3
     why = "\n".join(start.reasons)
-    assert "decides the same" in why and "as much speaks against it" in why and len(start.reasons) == 6 and "hints" not in why
+    assert "decides the same" in why and "as much speaks against it" in why and "hints" not in why
+    assert len(start.reasons) == 6
     assert recommend(contents, "intention", "large").knobs == {"env.max_turns": 10.0}
     assert recommend(contents, "unknown").own
     hurt = [case("harmful", "c-01", str(n)) for n in range(2)]
@@ -237,9 +247,12 @@ def test_recommendation(tmp_path):
 
 
 def test_effects_by_hand(tmp_path):
-    row = dict.fromkeys(effect.COLUMNS, "") | {"fault": "too_few_turns", "moves": "env.max_turns up", "status": "kept", "direction": "down",
-                                               "min_effect": 0.1, "before": 0.4, "after": 0.1, "anchor_before": 0.2, "anchor_after": 0.5}
-    files = {"interventions.csv": effect.write([row, row | {"after": 0.5, "anchor_after": float("nan")}, row | {"status": "refused"}])}
+    row = dict.fromkeys(effect.COLUMNS, "") | {"fault": "too_few_turns", "moves": "env.max_turns up", "status": "kept",
+                                               "direction": "down",
+                                               "min_effect": 0.1, "before": 0.4, "after": 0.1, "anchor_before": 0.2,
+                                               "anchor_after": 0.5}
+    files = {"interventions.csv": effect.write([row, row | {"after": 0.5, "anchor_after": float("nan")},
+                                                row | {"status": "refused"}])}
     with Pool(tmp_path) as pool:
         pool.add(run(), {"summary": ""} | files, [])
     found = json.loads((tmp_path / "priors" / "knob_effects.json").read_text())["too_few_turns"]["env.max_turns up"]
@@ -257,7 +270,8 @@ folder, who = sys.argv[1:]
 for n in range(6):
     with Pool(folder) as pool:
         pool.add(run(f"{{who}}-{{n}}", f"2026-01-0{{n + 1}}"), {{"summary": "x" * 20000}},
-                 [lesson(case(run=f"{{who}}-{{n}}", audit=f"{{who}}{{n}}")), lesson(case(run=f"{{who}}-{{n}}"), fault="all_hard", text=who)])
+                 [lesson(case(run=f"{{who}}-{{n}}", audit=f"{{who}}{{n}}")),
+                  lesson(case(run=f"{{who}}-{{n}}"), fault="all_hard", text=who)])
 """
 
 
@@ -283,7 +297,8 @@ def test_a_writer_that_is_killed_leaves_whole_documents(tmp_path):
     one.wait()
     before = read(tmp_path)
     contents = fill(tmp_path, lesson(case(run="z", audit="z")), runs=(run("z", "2026-03-01"),))
-    assert len(contents.runs) == len(before.runs) + 1 and json.loads((tmp_path / "index.json").read_text())["runs"].keys() == set(contents.order)
+    assert len(contents.runs) == len(before.runs) + 1
+    assert json.loads((tmp_path / "index.json").read_text())["runs"].keys() == set(contents.order)
 
 
 def test_a_writer_waits_only_so_long(tmp_path):

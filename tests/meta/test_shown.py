@@ -1,4 +1,4 @@
-"""What people see of a run's changes: `audit`, `watch`, the report's marks and table, and the schedule that replays a run."""
+"""What people see of a run's changes: `audit`, `watch`, the report's marks and table, the schedule that replays a run."""
 
 import hashlib
 import json
@@ -56,8 +56,8 @@ def rechain(path):
 
 
 def test_an_audit_of_a_whole_run(run, capsys):
-    assert check(run) == ((), f"{run}: 16 audit records, chain whole; 4 changes of generation: 3 adopted, 1 taken back, 0 scheduled "
-                              f"by the config; all agree")
+    assert check(run) == ((), f"{run}: 16 audit records, chain whole; 4 changes of generation: 3 adopted, 1 taken back, 0 "
+                              f"scheduled by the config; all agree")
     with pytest.raises(SystemExit) as end:
         main(["audit", str(run)])
     assert end.value.code == 0 and "all agree" in capsys.readouterr().out
@@ -121,14 +121,17 @@ def shown(run, width=120):
 
 
 def contents(run):
-    return {file: (file.stat().st_mtime_ns, hashlib.sha256(file.read_bytes()).hexdigest()) for file in run.rglob("*") if file.is_file()}
+    return {file: (file.stat().st_mtime_ns, hashlib.sha256(file.read_bytes()).hexdigest())
+            for file in run.rglob("*") if file.is_file()}
 
 
 def test_a_run_in_the_terminal(run):
     before = contents(run)
     text = shown(run)
-    for said in ("update 40 of 40", "generation 4", "finished", "env.max_turns 16 → 20, other rules of the user", "too_few_turns (env, "
-                 "confidence 0.8)", "live 31-1", "canary 36-1: easy 0.5 → 0.6", "the last of 7 proposals", "rolled back", "anchor success"):
+    for said in ("update 40 of 40", "generation 4", "finished", "env.max_turns 16 → 20, other rules of the user",
+                 "too_few_turns (env, confidence 0.8)", "live 31-1", "canary 36-1: easy 0.5 → 0.6",
+                 "the last of 7 proposals", "rolled back",
+                 "anchor success"):
         assert said in text, said
     marks = next(line for line in text.splitlines() if line.startswith("changes"))
     assert [place - live.NAMES + 1 for place, letter in enumerate(marks[:60]) if letter in "▲▼"] == [12, 22, 27, 32]
@@ -162,8 +165,9 @@ def test_watch_ends_cleanly(run, finished):
     if not finished:
         edit(run / "config.json", '"steps": 40', '"steps": 50')
     before, (master, slave) = contents(run), os.openpty()
-    process = subprocess.Popen([sys.executable, "-c", "from eau_jax.cli import main; main()", "watch", str(run), "--every", "0.1"],
-                               env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}, stdin=slave, stdout=slave, stderr=slave)
+    command = [sys.executable, "-c", "from eau_jax.cli import main; main()", "watch", str(run), "--every", "0.1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    process = subprocess.Popen(command, env=environment, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
     text, until = b"", time.monotonic() + 60
     while b"proposals" not in text and time.monotonic() < until:
@@ -190,16 +194,19 @@ def test_marks_and_the_table_of_the_report(run):
     drawn = Page(svg(score))
     assert drawn.text.count("21-1 back") == 1 and "21-1 taken back, too_many_turns" in drawn.text
     assert "Anchor tasks" in [chart.title for chart in charts]
-    for said in ("7 proposals: 1 kept, 1 taken back, 2 under way, 3 refused.", "truncated_progressing 0.42 (limit 0.25) in updates 6 to 10",
+    for said in ("7 proposals: 1 kept, 1 taken back, 2 under way, 3 refused.",
+                 "truncated_progressing 0.42 (limit 0.25) in updates 6 to 10",
                  "rollout/truncated_rate down by 0.05 within 5 updates", "refused by no_leak: the user says a hidden value",
-                 "kept at 17, helpful: rollout/truncated_rate went from 0.4 to 0.1", "refused by generation", "refused by parse: no JSON",
+                 "kept at 17, helpful: rollout/truncated_rate went from 0.4 to 0.1", "refused by generation",
+                 "refused by parse: no JSON",
                  "--method RUN/schedule.py"):
         assert said in page.text, said
 
 
 def test_a_proposers_words_are_only_text(run):
     for file in run.glob("proposals/*/*.json"):
-        file.write_text(file.read_text().replace("episodes are cut", json.dumps(EVIL)[1:-1]).replace("no JSON", json.dumps(EVIL)[1:-1]))
+        evil = json.dumps(EVIL)[1:-1]
+        file.write_text(file.read_text().replace("episodes are cut", evil).replace("no JSON", evil))
     page = Page(render(run, None)[0])
     assert not page.open and "script" not in page.tags and "img" not in page.tags
 
