@@ -86,5 +86,6 @@ def source_of(path: str, suite: Any, proposer: str) -> str:
     file, _, name = proposer.partition(".py:")
     where = f"{Path(file + '.py').resolve()}:{name}" if proposer else ""
     return (f"{placed(path)}\n\n# Appended by eau-jax: the study of this suite.\n"
-            f"from dataclasses import replace as _changed\n\nfrom eau_jax.bench_meta import named as _named, study_of as _made\n\n\n"
+            f"from dataclasses import replace as _changed\n\n"
+            f"from eau_jax.bench_meta import named as _named, study_of as _made\n\n\n"
             f"def study(_suite=suite):\n    return _made(_changed(_suite(), **{plain!r}), _named({where!r}))\n")

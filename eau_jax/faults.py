@@ -2,10 +2,10 @@
 
     faulty = FAULTS["leaky_user"].inject(config, since=6)      # a healthy run until update 6, then with the fault
 
-What is a setting (a knob, the user's rules, the task mix) is changed by a scheduled `Swap`, as a careless person would
-do it. What is no setting changes silently, as a server does that gets a new model: the code around the user, the environment or
-the sampler reads a clock, and no generation tells of it. Either way the first generation is healthy, and so are the evaluations
-on held-out tasks before the first and after the last update: they compare across faults.
+What is a setting (a knob, the user's rules, the task mix) is changed by a scheduled `Swap`, as a careless person would do
+it. What is no setting changes silently, as a server does that gets a new model: the code around the user, the environment
+or the sampler reads a clock, and no generation tells of it. Either way the first generation is healthy, and so are the
+evaluations on held-out tasks before the first and after the last update: they compare across faults.
 """
 
 import re

@@ -86,16 +86,16 @@ def _body(suite: Suite, study: Study, proposer: str, runs: Sequence[Watched], fo
         tag("h2", "Together"),
         table(("", "found", "wanted"), [(name, _percent(value), f"{NEEDED[name]:.0%} or more") for name, value in totals]
               + [("gate violations", str(found.violations), "0"), ("sealed reads", str(found.sealed_reads), "0")]),
-        note(f"Right owner: of the first finding after the fault began; a run in which nothing was found counts as wrong. Got "
-             f"back: (with a meta-agent - with the fault) / (healthy - with the fault), success on the anchor tasks after the "
-             f"last update, where a fault costs more than {LEAST:g} and {ERRORS:g} standard errors; together: the sum of what "
-             f"was got back by the sum of what was lost."),
+        note(f"Right owner: of the first finding after the fault began; a run in which nothing was found counts as wrong. "
+             f"Got back: (with a meta-agent - with the fault) / (healthy - with the fault), success on the anchor tasks after "
+             f"the last update, where a fault costs more than {LEAST:g} and {ERRORS:g} standard errors; together: the sum of "
+             f"what was got back by the sum of what was lost."),
         tag("h2", "By fault"), table(HEAD, [_row(line) for line in found.lines]),
         tag("h2", "What was put in"), table(("fault", "what is wrong", "can a run mend it?"), [
             (name, FAULTS[name].said, "yes" if FAULTS[name].mends else "no: naming it is all") for name in suite.faults]),
         tag("h2", "Runs"), table(
             ("environment", "fault", "seed", "named", "owner", "at", "rounds", "without a proposal", "adopted", "taken back",
              "healthy", "with the fault", "ended with", "violations"),
-            [(run.environment, run.fault, str(run.seed), run.named or "nothing", run.owner or "–", number(run.at or math.nan),
-              *map(str, (run.rounds, run.quiet, run.adopted, run.back)), *map(number, (run.healthy, run.faulty, run.ended)),
-              "; ".join(run.violations)) for run in runs])]
+            [(run.environment, run.fault, str(run.seed), run.named or "nothing", run.owner or "–",
+              number(run.at or math.nan), *map(str, (run.rounds, run.quiet, run.adopted, run.back)),
+              *map(number, (run.healthy, run.faulty, run.ended)), "; ".join(run.violations)) for run in runs])]
