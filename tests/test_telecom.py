@@ -456,9 +456,33 @@ def _null_agents():
                                                if Do(code).name.startswith("CHECK"))]
     return {
         "silence": script(*["Okay."] * 64), "spam": script(*["<tool_call>" * 5] * 64),
-        "transfer": script(tool_call("transfer_to_human_agents", summary="x"), words(Do.ANNOUNCE)),
+        "transfer": script(TRANSFER, words(Do.ANNOUNCE)),
         "ask everything": script(*everything, *["Does it work now?"] * 64),
         "echo": lambda task, state, rng: telecom.prompt(task)[1], "stop": script(*["###STOP###"] * 64)}
+
+
+TRANSFER = tool_call("transfer_to_human_agents", summary="x")
+
+
+def test_a_transfer_at_once_earns_no_more_than_the_floor(shared_data):
+    """It solves what cannot be mended and nothing else: upstream's test split has the largest share of that."""
+    hopeless = lambda task: "ACTION" in task.data["evaluation_criteria"]["reward_basis"]
+    every = {task.id: task for task in telecom_tasks.load(shared_data / "tau2/telecom")}
+    splits = json.loads((shared_data / "tau2/telecom/split_tasks.json").read_text(encoding="utf-8"))
+    shares = {name: np.mean([hopeless(every[task]) for task in ids]) for name, ids in splits.items()}
+    assert shares == pytest.approx({"small": 0.1, "train": 8 / 74, "test": 12 / 40, "full": 32 / 2285, "base": 20 / 114})
+    assert max(shares.values()) <= telecom.floor.idle <= 12 / 40
+    for task in map(every.get, splits["test"]):
+        assert play(telecom, task, script(TRANSFER, words(Do.ANNOUNCE)))[-1].success == hopeless(task), task.id
+
+
+def test_a_transfer_at_once_earns_no_more_than_the_floor_alone_and_on_generated_tasks(shared_data):
+    upstream = telecom_tasks.load(shared_data / "tau2/telecom", "test")
+    won = [play_solo(task, script(TRANSFER, tool_call("done")))[-1][2] for task in upstream]
+    assert np.mean(won) == pytest.approx(12 / 40) and telecom_solo.floor == telecom.floor
+    for split in ("train", "test"):
+        tasks = telecom_tasks.generate(split, 300, 0)
+        assert np.mean([gold(task.data)[0].code == Do.TRANSFER_TO_HUMAN_AGENTS for task in tasks]) < telecom.floor.idle
 
 
 @pytest.mark.slow

@@ -241,7 +241,7 @@ telecom = Env(
     rules=resources.files("eau_jax.envs").joinpath("rules/telecom.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=parse, render=text.render,
     disclosed=text.disclosed, secrets=text.secrets, score=score, metric=score, expert=agents.expert, novice=agents.novice,
-    floor=Floor(idle=0.12),   # what cannot be mended is solved by a transfer
+    floor=Floor(idle=0.30),   # a transfer solves what cannot be mended: 12 of the 40 test tasks
     basis=lambda task, knobs, judged: " x ".join(task.data["evaluation_criteria"]["reward_basis"]))
 
 
