@@ -10,8 +10,9 @@ readers skip and the next writer removes. Secrets never come here.
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, BinaryIO, Iterator, Mapping
 
 import numpy as np
 
@@ -21,20 +22,34 @@ class RunFolderError(ValueError):
 
 
 class RunFolder:
-    """A run folder that this process may write. Use as a context manager; the lock is freed with the process."""
+    """A run folder that this process may write. Use as a context manager; the lock is freed with the process.
 
-    def __init__(self, path: str | Path):
+    `wait_s`: seconds to wait for another process that writes there.
+    """
+
+    def __init__(self, path: str | Path, *, wait_s: float = 0.0):
         self.path = Path(path)
+        self._wait_s = wait_s
         self._lock = None
 
     def __enter__(self) -> "RunFolder":
+        end = time.monotonic() + self._wait_s
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / ".lock", "a+")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while True:
+                try:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= end:
+                        raise
+                    time.sleep(0.02)
         except BlockingIOError:
-            raise RunFolderError(f"{self.path} is in use by another process; wait for it, or choose another run name "
-                                 f"with --name") from None
+            self._lock.close()
+            mend = (f"another process has held it for {self._wait_s:g} s; end that process or wait for it, then start again"
+                    if self._wait_s else "wait for it, or choose another run name with --name")
+            raise RunFolderError(f"{self.path} is in use by another process; {mend}") from None
         except OSError as error:
             raise RunFolderError(f"{self.path} cannot be written: {error.strerror}; free space or choose another "
                                  f"place with --root") from error
@@ -48,11 +63,12 @@ class RunFolder:
         write_atomic(self.path / name, text)
 
     def append(self, name: str, record: dict) -> None:
-        """Adds one JSON line and forces it to disk."""
+        """Adds one JSON line and forces it to disk. A torn last line is cut off first."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(plain(record), allow_nan=False) + "\n")
+        with open(path, "ab+") as file:
+            _end_line(file)
+            file.write((json.dumps(plain(record), allow_nan=False) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
 
@@ -62,6 +78,29 @@ class RunFolder:
         if path.exists():
             kept = [line for line in read_lines(path) if line["step"] <= step]
             write_atomic(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept))
+
+
+def _end_line(file: BinaryIO) -> None:
+    """Makes the file end with a whole line: a last record without its line break gets one, a torn one is cut off."""
+    start = end = file.seek(0, os.SEEK_END)
+    tail = b""
+    while start and b"\n" not in tail:
+        size = min(start, 65536)
+        start = file.seek(start - size)
+        tail = file.read(size) + tail
+        if tail.endswith(b"\n"):
+            return
+    last = tail.rpartition(b"\n")[2]
+    if not last:
+        return
+    try:
+        whole = isinstance(json.loads(last), dict)
+    except (ValueError, RecursionError):
+        whole = False
+    if whole:
+        file.write(b"\n")
+    else:
+        file.truncate(end - len(last))
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -87,19 +126,69 @@ def read_lines(path: str | Path) -> Iterator[dict]:
     """The records of a JSON-lines file. A torn last line is skipped.
 
     Raises:
-      RunFolderError: for a broken line that is not the last; it names file and line.
+      RunFolderError: for a broken line that is not the last, or one that is no JSON object; it names file and line.
     """
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    lines = Path(path).read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                return
-            raise RunFolderError(f"{path}, line {number}: not JSON ({error.msg}); mend or delete that line, or restore the "
-                                 f"file from a copy") from None
+            record = json.loads(line)
+            wrong = "" if isinstance(record, dict) else f"{_kind(record)}, not an object"
+        except (ValueError, RecursionError) as error:
+            wrong = f"not JSON ({getattr(error, 'msg', error)})"
+        if not wrong:
+            yield record
+        elif number == len(lines):
+            return
+        else:
+            raise RunFolderError(f"{path}, line {number}: {wrong}; mend or delete that line, or restore the file from a "
+                                 f"copy")
+
+
+def read_json(path: str | Path) -> dict:
+    """The object in a JSON file.
+
+    Raises:
+      RunFolderError: when it is empty, broken or no object; it names the file.
+    """
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path}: not JSON ({getattr(error, 'msg', error)}); restore the file from a copy") from None
+    if not isinstance(found, dict):
+        raise RunFolderError(f"{path}: {_kind(found)}, not an object; restore the file from a copy")
+    return found
+
+
+def check(value: Any, shape: Any, where: str) -> None:
+    """Checks that a JSON value has a shape: a type or several; [shape] for a list; {name: shape} for an object with at least
+    these names, {"*": shape} for one with any.
+
+    Raises:
+      RunFolderError: for the first part that has not; `where` names the file.
+    """
+    if isinstance(shape, list) and isinstance(value, list):
+        for place, item in enumerate(value):
+            check(item, shape[0], f"{where}[{place}]")
+    elif isinstance(shape, Mapping) and isinstance(value, Mapping):
+        missing = sorted(shape.keys() - value.keys() - {"*"})
+        if missing:
+            raise RunFolderError(f"{where}: {missing[0]!r} is missing; restore the file from a copy")
+        for name, item in value.items():
+            if name in shape or "*" in shape:
+                check(item, shape.get(name, shape.get("*")), f"{where}: {name}")
+    elif isinstance(shape, (list, Mapping)) or not isinstance(value, shape) or isinstance(value, bool) > _takes_bool(shape):
+        raise RunFolderError(f"{where}: {_kind(value)} is not allowed here; restore the file from a copy")
+
+
+def _takes_bool(shape: Any) -> bool:
+    return bool in shape if isinstance(shape, tuple) else shape in (bool, object)
+
+
+def _kind(value: Any) -> str:
+    """What a JSON value is, and how it begins."""
+    return f"{json.dumps(value):.40} ({'nothing' if value is None else type(value).__name__})"
 
 
 def plain(value: Any) -> Any:

@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
 import pytest
 
-from eau_jax.core.records import RunFolder, RunFolderError, plain, read_lines
+from eau_jax.core.records import RunFolder, RunFolderError, check, plain, read_json, read_lines
 
 
 def test_lines_are_appended_and_cut_back(tmp_path):
@@ -78,3 +79,53 @@ def test_a_kill_leaves_a_whole_file(tmp_path):
 
 def test_plain_values():
     assert plain({"a": (np.int32(1), np.array([1.5, np.inf])), 2: None}) == {"a": [1, [1.5, None]], "2": None}
+
+
+@pytest.mark.parametrize("torn, kept", [(b'{"a": [1, {"b": "\xc3', 1), (b'{"a": 2}', 2), (b"12", 1), (b"", 1),
+                                        (b'{"a": "' + b"x" * 200_000, 1)])
+def test_a_line_is_never_glued_to_a_torn_one(tmp_path, torn, kept):
+    (tmp_path / "looks.jsonl").write_bytes(b'{"a": 1}\n' + torn)
+    assert len(list(read_lines(tmp_path / "looks.jsonl"))) == kept
+    with RunFolder(tmp_path) as folder:
+        folder.append("looks.jsonl", {"a": 3})
+        folder.append("looks.jsonl", {"a": 4})
+    assert [line["a"] for line in read_lines(tmp_path / "looks.jsonl")] == [1, 2, 3, 4][:kept] + [3, 4]
+
+
+def test_a_file_that_is_all_torn_begins_anew(tmp_path):
+    (tmp_path / "x.jsonl").write_bytes(b'{"a"')
+    with RunFolder(tmp_path) as folder:
+        folder.append("x.jsonl", {"a": 3})
+    assert list(read_lines(tmp_path / "x.jsonl")) == [{"a": 3}]
+
+
+@pytest.mark.parametrize("text", ["[1, 2]\n", "3\n{}\n", "null\n", '{"a"\n{}\n', "\xff\n"])
+def test_a_line_that_is_no_object_is_named(tmp_path, text):
+    (tmp_path / "x.jsonl").write_text(text, encoding="latin-1")
+    with pytest.raises(RunFolderError, match="x.jsonl, line 1: .*mend or delete that line"):
+        list(read_lines(tmp_path / "x.jsonl"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "5", "null", "\x00", "[" * 100_000])
+def test_a_file_that_holds_no_object_is_named(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(RunFolderError, match="plan.json: .*restore"):
+        read_json(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("value", [{}, {"a": []}, {"a": {"x": True}}, {"a": {"x": "1"}}, {"a": {"x": [1]}}, []])
+def test_a_wrong_shape_is_named(value):
+    with pytest.raises(RunFolderError, match="record.json"):
+        check(value, {"a": {"*": int}}, "record.json")
+    check({"a": {"x": 1}, "more": 0}, {"a": {"*": int}}, "record.json")
+
+
+def test_a_writer_waits_for_another(tmp_path):
+    with RunFolder(tmp_path):
+        with pytest.raises(RunFolderError, match="held it for 0.1 s"):
+            with RunFolder(tmp_path, wait_s=0.1):
+                pass
+    first = RunFolder(tmp_path).__enter__()
+    threading.Timer(0.1, first.__exit__).start()
+    with RunFolder(tmp_path, wait_s=20):
+        pass
