@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eau_jax.core.part import Kind
+from eau_jax.core.part import Floor, Kind
 from eau_jax.core.types import StopReason
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.tau2 import data as tau2_data
@@ -81,6 +81,14 @@ def test_endings(mock, message, stop, turns):
         assert lines[0][1] == "There is nobody to talk to. Call one tool."
 
 
+def test_the_floor_is_what_a_transfer_at_once_reaches(mock):
+    domain, env = mock
+    tasks, transfer = playable(domain), tool_call("transfer_to_human_agents", {"summary": "x"})
+    won = {agent: np.mean([env.score(task, play(env, task, script(*agent))[1], 0.0) for task in tasks])
+           for agent in ((END,), (transfer, END), ("Hello",), (transfer,))}
+    assert list(won.values()) == [0, 1 / 7, 0, 0] and env.floor == Floor(idle=0.15)
+
+
 def test_the_act_of_the_end(mock):
     domain, env = mock
     act = env.parse(domain.tasks[0], END, None)
@@ -91,7 +99,7 @@ def test_what_has_no_solo_mode_says_so(mock, shared_data):
     domain, env = mock
     for name, said in (("create_task_1_nl_eval", "evaluation_criteria.actions: expected one or more, found none"),
                        ("update_task_with_message_history", "ticket: expected a non-empty string, found nothing")):
-        with pytest.raises(ValueError, match=f"^task '{name}', field {said}; it has no solo mode"):
+        with pytest.raises(ValueError, match=f"^task '{name}', field {said}; it has no solo mode: .*playable"):
             env.table((find(domain, name),))
     for name in ("airline", "retail"):
         with pytest.raises(ValueError, match=f"^{name} has no solo mode; tau2-bench has one for mock and for telecom"):

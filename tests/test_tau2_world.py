@@ -10,16 +10,18 @@ import time
 
 import numpy as np
 import pytest
+from nulls import KINDS, agents
 
-from eau_jax.core.part import Kind, Reply
+from eau_jax.core.part import Floor, Kind, Reply
 from eau_jax.core.types import StopReason
 from eau_jax.envs.tau2 import data as tau2_data
 from eau_jax.envs.ending import stop_reason
 from eau_jax.envs.file import TaskFileError
-from eau_jax.envs.tau2.agent import REFUSAL, tool_call
+from eau_jax.envs.tau2.agent import HANDOVER, REFUSAL, tool_call
 from eau_jax.envs.tau2.call import call
 from eau_jax.envs.tau2.database import View
 from eau_jax.envs.tau2.evaluate import basis, evaluate, gold, start
+from eau_jax.envs.tau2.floor import floor
 from eau_jax.envs.upstream_files import FILES, check, described
 from eau_jax.envs.tau2.plan import plan
 from eau_jax.envs.tau2.user import Do, Say, secrets, words
@@ -50,8 +52,8 @@ def knobs(env, **changes):
     return env.knobs.replace(**{name: np.asarray(value, getattr(env.knobs, name).dtype) for name, value in changes.items()})
 
 
-def play(env, task, agent, settings=None, reply=None, seed=0):
-    """[(agent's text, act, time step, reply)], last state. The user leaves when patience is gone, as the rules say."""
+def play(env, task, agent, settings=None, reply=None, seed=0, heard=None):
+    """[(agent's text, act, time step, reply)], last state; replies are added to `heard`. The user leaves when patience is gone, as the rules say."""
     settings = env.knobs if settings is None else settings
     table, rng, lines = env.table((task,)), np.random.default_rng(seed), []
     state = env.reset(table, settings, 0, seed)
@@ -63,6 +65,8 @@ def play(env, task, agent, settings=None, reply=None, seed=0):
         state, step = env.step(table, settings, state, act, np.int32(decided), None)
         lines.append((text, act, step, env.render(task, act, step, state, seed + len(lines))))
         assert len(lines) <= 200
+        if heard is not None:
+            heard.append(lines[-1][3])
     return lines, state
 
 
@@ -115,6 +119,36 @@ def test_what_scripted_agents_score(domains, worlds_of, name, agent, expected):
     agent = env.expert if agent == "expert" else saying(agent)
     ends = [play(env, task, agent)[1] for task in domains[name].tasks]
     assert sum(env.score(None, state, 0.0) for state in ends) == expected
+
+
+TRANSFER = tool_call("transfer_to_human_agents", {"summary": "x"})
+
+
+@pytest.mark.parametrize("name, stated, reached", [("airline", 0.54, 16 / 30), ("retail", 0.07, 5 / 74), ("mock", 0.2, 2 / 10)])
+def test_the_floor_is_what_agents_that_do_not_try_reach(domains, worlds_of, name, stated, reached):
+    """On every split; upstream's train splits have the largest share of tasks that nothing has to be done for."""
+    env, domain, best = worlds_of[name], domains[name], 0.0
+    assert env.floor == Floor(idle=stated)
+    for agent in (saying(REFUSAL), saying(TRANSFER, HANDOVER), saying("Is there anything else?"), saying("###STOP###"), saying("")):
+        won = {task.id: env.score(task, play(env, task, agent)[1], 0.0) for task in domain.tasks}
+        means = [np.mean([won[task.id] for task in domain.split(split)]) for split in domain.splits]
+        best = max(best, *means, np.mean(list(won.values())))
+    assert best == pytest.approx(reached) and best <= stated
+    for kind in KINDS:    # without their tags: here everything but a tool call is words
+        for agent in agents(kind, tags=("action",)).values():
+            found = []
+            for task in domain.tasks[::9]:
+                seen = list(env.prompt(task))
+                said = lambda task, state, rng: agent(seen, state.turn).removeprefix("[action] ")
+                found.append(env.score(task, play(env, task, said, heard=seen)[1], 0.0))
+            assert np.mean(found) - 2 * np.std(found) / len(found) ** 0.5 <= getattr(env.floor, kind), (kind, np.mean(found))
+
+
+def test_a_floor_follows_the_domains_tasks(domains):
+    """One task less that nothing has to be done for, and the floor is lower; gold writes that do nothing count."""
+    domain = domains["retail"]
+    assert floor(domain, [task for task in domain.tasks if task.id == "105"]) == Floor(idle=1.0)
+    assert floor(domain, [task for task in domain.tasks if task.id == "0"]) == Floor(idle=0.0) == floor(domain, [])
 
 
 def test_the_novice_is_mediocre(domains, worlds_of):

@@ -23,6 +23,7 @@ from eau_jax.envs.tau2.agent import tool_call
 from eau_jax.envs.tau2.call import Tool, parameters
 from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.episode import Row, State, begun, called, ended, malformed, time_step
+from eau_jax.envs.tau2.floor import floor
 from eau_jax.envs.tau2.message import ALONE, DONE, read_solo
 from eau_jax.envs.tau2.ruling import described
 from eau_jax.envs.tau2.task_check import check_solo
@@ -70,7 +71,8 @@ def solo(domain: Domain, system: str | None = None) -> Env:
             try:
                 check_solo(task.data)
             except ValueError as error:
-                raise ValueError(f"task {task.id!r}, field {error}; it has no solo mode") from None
+                raise ValueError(f"task {task.id!r}, field {error}; it has no solo mode: eau_jax.envs.tau2.solo.playable(domain) "
+                                 "has the tasks that can be played without a user") from None
         return tuple(map(row, tasks))
 
     nothing = lambda task, mask, seed: ()
@@ -81,7 +83,7 @@ def solo(domain: Domain, system: str | None = None) -> Env:
         prompt=lambda task: (text, task.data["ticket"]), parse=_parse,
         render=lambda task, act, step, state, seed: state.output, disclosed=nothing, secrets=nothing, score=score,
         metric=score, expert=functools.partial(_expert, row), novice=functools.partial(_novice, row),
-        basis=described, host=True)
+        basis=described, floor=floor(domain, playable(domain)), host=True)
 
 
 def playable(domain: Domain) -> tuple[Task, ...]:

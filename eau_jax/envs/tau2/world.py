@@ -31,6 +31,7 @@ from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.episode import (
     FEATURES, Knobs, Row, State, answered, begun, called, ended, malformed, observe, time_step)
 from eau_jax.envs.tau2.evaluate import gold, start
+from eau_jax.envs.tau2.floor import floor
 from eau_jax.envs.tau2.plan import plan
 from eau_jax.envs.tau2.retail_tools import retail_tools
 from eau_jax.envs.tau2.ruling import described, verdict
@@ -64,7 +65,7 @@ def world(domain: Domain, system: str | None = None) -> Env:
         disclosed=lambda task, mask, seed: values(row(task).plan, mask),
         secrets=lambda task, mask, seed: secrets(row(task).plan, mask, opening(row(task))),
         score=score, metric=score, expert=expert, novice=novice,
-        verdict=functools.partial(verdict, domain), basis=described, host=True)
+        verdict=functools.partial(verdict, domain), basis=described, floor=floor(domain, domain.tasks), host=True)
 
 
 def rows(domain: Domain, tools: tuple[Tools, Tools]) -> Rows:
