@@ -11,6 +11,9 @@ from eau_jax.core.part import Floor
 KINDS = Floor._fields
 COMMON = ("budget date time place size color style level length language format food music hotel transport guests purpose "
           "audience theme duration location genre").split()
+TOPICS = ("budget range", "time frame", "areas of interest", "theme", "preferred format", "dietary restrictions",
+          "experience level", "location", "type", "style preferences", "size", "purpose", "data source", "number of people",
+          "method", "length")   # chosen on Intention's train split
 REASON = "It costs too much money, takes far too long and nobody really needs it."
 SAID = {   # kind -> what is said; it is tried behind every tag
     "idle": {
@@ -42,7 +45,8 @@ SAID = {   # kind -> what is said; it is tried behind every tag
         "count": lambda seen, n: str(n), "one": lambda seen, n: "1", "first id": lambda seen, n: f"{'FHRAC'[n % 5]}1",
         "id shown": lambda seen, n: next(iter(_ID.findall(" ".join(seen[2:]))), "H1"),
         "questionnaire": lambda seen, n: f"What {pick(COMMON, n)} do you want?",
-        "two at a time": lambda seen, n: ask([pick(COMMON, 2 * n), pick(COMMON, 2 * n + 1)])},
+        "two at a time": lambda seen, n: ask([pick(COMMON, 2 * n), pick(COMMON, 2 * n + 1)]),
+        "two topics": lambda seen, n: f"What about {pick(TOPICS, 2 * n)} and {pick(TOPICS, 2 * n + 1)}?"},
 }
 BARE = {   # whole messages
     "idle": {"silence": lambda seen, n: "", "chatter": lambda seen, n: "Hello there, how are you?",
@@ -50,17 +54,26 @@ BARE = {   # whole messages
     "echo": {"bare": lambda seen, n: seen[-1]}, "everything": {},
     "guesses": {
         "look, then count": lambda seen, n: ("[search] test", f"[answer] {n}")[n > 0],
+        "look, names and numbers": lambda seen, n: _looked(seen, n, list(dict.fromkeys(_NAME.findall(seen[min(2, n + 1)])))),
+        "look, last words": lambda seen, n: _looked(seen, n, [words[-1] for line in seen[min(2, n + 1)].splitlines()
+                                                              if (words := _WORD.findall(line))]),
         "look, answer": lambda seen, n: (f"[search] {seen[1]}", f"[answer] {SAID['guesses']['id shown'](seen, n)}")[n % 2]},
 }
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _ID = re.compile(r"\b[A-Z]\d+\b")
+_NAME = re.compile(r"[A-Z][\w'-]*(?: [A-Z][\w'-]*)*|\d[\d,.]*")
 _SMALL = frozenset("a an the i you we to of in on for and or is are it my with at need want please from".split())
 
 
 def pick(items, number):
     """The `number`-th item, counted round and round."""
     return items[number % len(items)] if items else ""
+
+
+def _looked(seen, number, found):
+    """A search for the opening, then one of `found` after the other as the answer."""
+    return f"[answer] {pick(found, number - 1)}" if number else f"[search] {seen[1]}"
 
 
 def sentences(text):

@@ -3,6 +3,8 @@
 By default on a few generated tasks, and on upstream's where they are here; the slow run takes more of both.
 """
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -103,6 +105,17 @@ def test_upstreams_rules_pay_more(name, changes, agent, kind):
     env, tasks = ENVS[name], WORLDS[name].generator.generate("test", 24, 0)
     found, _ = scores(env, tasks, {agent: (agents(kind) | WORLDS[name].NULLS.get(kind, {}))[agent]}, knobs(env, **changes))
     assert found[agent].mean() > getattr(env.floor, kind) + 0.05, found[agent].mean()
+
+
+@pytest.mark.parametrize("name, agent, least", [("search", "look, last words", 0.45),
+                                                ("intention", "[action] two topics", 0.5)])
+def test_agents_that_set_a_floor_reach_it(folder, name, agent, least):
+    """Search: what the question itself finds holds half of the answers. Intention: two topics a message, of upstream."""
+    tasks = WORLDS[name].generator.generate("test", 400, 1) if name == "search" else upstream(name, folder or Path(), 40)
+    if not tasks:
+        pytest.skip("upstream's files are not here")
+    found = scores(ENVS[name], tasks, {agent: agents("guesses")[agent]})[0][agent].mean()
+    assert least < found <= ENVS[name].floor.guesses, found
 
 
 def knobs(env, **changes):

@@ -53,7 +53,10 @@ def knobs(env, **changes):
 
 
 def play(env, task, agent, settings=None, reply=None, seed=0, heard=None):
-    """[(agent's text, act, time step, reply)], last state; replies are added to `heard`. The user leaves when patience is gone, as the rules say."""
+    """[(agent's text, act, time step, reply)], last state; replies are added to `heard`.
+
+    The user leaves when patience is gone, as the rules say.
+    """
     settings = env.knobs if settings is None else settings
     table, rng, lines = env.table((task,)), np.random.default_rng(seed), []
     state = env.reset(table, settings, 0, seed)
@@ -124,12 +127,13 @@ def test_what_scripted_agents_score(domains, worlds_of, name, agent, expected):
 TRANSFER = tool_call("transfer_to_human_agents", {"summary": "x"})
 
 
-@pytest.mark.parametrize("name, stated, reached", [("airline", 0.54, 16 / 30), ("retail", 0.07, 5 / 74), ("mock", 0.2, 2 / 10)])
+@pytest.mark.parametrize("name, stated, reached", [("airline", 0.54, 16 / 30), ("retail", 0.07, 5 / 74), ("mock", 0.2, 0.2)])
 def test_the_floor_is_what_agents_that_do_not_try_reach(domains, worlds_of, name, stated, reached):
     """On every split; upstream's train splits have the largest share of tasks that nothing has to be done for."""
     env, domain, best = worlds_of[name], domains[name], 0.0
     assert env.floor == Floor(idle=stated)
-    for agent in (saying(REFUSAL), saying(TRANSFER, HANDOVER), saying("Is there anything else?"), saying("###STOP###"), saying("")):
+    for said in ((REFUSAL,), (TRANSFER, HANDOVER), ("Is there anything else?",), ("###STOP###",), ("",)):
+        agent = saying(*said)
         won = {task.id: env.score(task, play(env, task, agent)[1], 0.0) for task in domain.tasks}
         means = [np.mean([won[task.id] for task in domain.split(split)]) for split in domain.splits]
         best = max(best, *means, np.mean(list(won.values())))

@@ -237,4 +237,4 @@ intention = Env(
     rules=resources.files("eau_jax.envs").joinpath("rules/intention.toml").read_text(encoding="utf-8"),
     table=table, reset=reset, observe=observe, step=step, prompt=text.prompt, parse=text.parse, render=text.render,
     disclosed=text.disclosed, secrets=text.secrets, score=score, metric=total_return, expert=text.expert,
-    novice=text.novice, question=text.question, floor=Floor(idle=0.01, echo=0.06, everything=0.19, guesses=0.52))
+    novice=text.novice, question=text.question, floor=Floor(idle=0.01, echo=0.06, everything=0.19, guesses=0.58))
