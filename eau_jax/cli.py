@@ -22,6 +22,7 @@ from eau_jax import bench_meta_command, eval_command
 from eau_jax.config import Config, ConfigError
 from eau_jax.config_file import call, changed, load_config, load_method, placed, runnable
 from eau_jax.core import knobs as knob
+from eau_jax.core.printable import printable
 from eau_jax.core.types import InfraError
 from eau_jax.learner.parts import NonFiniteError
 from eau_jax.override import named_method, parse_overrides
@@ -70,7 +71,7 @@ class Compare:
     by: Literal["score", "metric", "success"] = "score"
     """what is compared"""
     plot: str = ""
-    """PNG to draw"""
+    """picture to draw, such as both.png, both.pdf or both.svg"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _fail(error: Exception) -> None:
     text = str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         text = f"the disk is full ({error.filename or 'while writing the run folder'}); free space, then use --resume"
-    Console(stderr=True).print(f"[bold red]eau-jax:[/] {escape(text)}", soft_wrap=True, highlight=False)
+    Console(stderr=True).print(f"[bold red]eau-jax:[/] {escape(printable(text))}", soft_wrap=True, highlight=False)
     sys.exit(3 if isinstance(error, NonFiniteError) else 2)
 
 
@@ -266,10 +267,15 @@ def _audit(run: Path) -> int:
 
 def _compare(given: Compare) -> int:
     from eau_jax.progress import console
-    from eau_jax.report.evaluation import compare, comparison_table, plot
+    from eau_jax.report.compare import compare, comparison_table, plot, remarks
+    from eau_jax.report.draw import picture
 
+    if given.plot:
+        picture(Path(given.plot))
     lines = compare(given.evaluations, given.by)
     console().print(comparison_table(lines, given.by))
+    for remark in remarks(given.evaluations):
+        Console().print(printable(remark), soft_wrap=True, highlight=False, markup=False)
     if given.plot:
         Console().print(f"plot: {plot(lines, given.by, Path(given.plot))}", soft_wrap=True)
     return 0

@@ -35,8 +35,10 @@ class Eval:
     """episodes per held-out task"""
     temperature: float = 1.0
     """sampling temperature; 0 is greedy"""
+    name: str = ""
+    """of the folder of its results; empty: RUN-CHECKPOINT-tTEMPERATURE"""
     again: bool = False
-    """look a second time at a test that this run was scored on; it is recorded"""
+    """look a second time at tasks that this run was scored on; it is recorded"""
 
     def __post_init__(self):
         if self.samples < 1:
@@ -48,7 +50,7 @@ class Look:
     """How a plan is played."""
 
     again: bool = False
-    """look a second time at a test that this player was scored on; it is recorded"""
+    """look a second time at tasks that this player was scored on; it is recorded"""
 
 
 def run(arguments: list[str]) -> int:
@@ -64,7 +66,7 @@ def run(arguments: list[str]) -> int:
 
     from eau_jax import trained
 
-    return _evaluate(trained.plan_of(given.run, given.checkpoint, given.samples, given.temperature), given.again)
+    return _evaluate(trained.plan_of(given.run, given.checkpoint, given.samples, given.temperature, given.name), given.again)
 
 
 def usage() -> str:

@@ -5,6 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from eau_jax.core.printable import printable
+
 
 def console() -> Console:
     """The terminal; 120 columns wide where there is none, so that tables in files and pipes are whole."""
@@ -31,7 +33,7 @@ class Watch:
 
     def say(self, text: str) -> None:
         """One line that stays."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def at(self, phase: str, done: int, total: int) -> None:
         """Moves the bar of a phase, which appears with its first call and goes when it is done."""

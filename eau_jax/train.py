@@ -23,6 +23,7 @@ from eau_jax.config import Config, ConfigError
 from eau_jax.core import batching
 from eau_jax.core.records import RunFolder, plain, read_lines
 from eau_jax.core.types import Episode, InfraError
+from eau_jax.eval import looks
 from eau_jax.eval.held_out import evaluate, sealed_file
 from eau_jax.folder import begin, pin_base, rewind
 from eau_jax.imitate import imitate
@@ -270,6 +271,7 @@ def hold_out(parts: Parts, state: LearnerState, watch: Watch) -> None:
 
     result, groups = run(play())
     dropped(groups, watch)
+    looks.trained(file.parents[1], config.name, step, looks.Test(config.env.name, parts.test.tasks))
     phase = "start" if step == 0 else "final" if step == config.learn.steps else "train"
     with RunFolder(file.parent) as sealed:
         sealed.append(file.name, {"step": step, "phase": "cold_start" if step == 0 and config.sft.steps else phase} | result)

@@ -12,6 +12,7 @@ from eau_jax import start
 from eau_jax.assemble import Parts, assemble, check, tasks
 from eau_jax.config import ConfigError
 from eau_jax.config_file import load_config
+from eau_jax.core.printable import printable
 from eau_jax.eval.plan import Bench, Plan
 from eau_jax.eval.players import Player, single
 from eau_jax.folder import same_base
@@ -63,8 +64,11 @@ def checkpoint(run: str, which: str, temperature: float = 1.0) -> Player:
     return single(f"{Path(run).name}, {which}", identity, lambda world: policy(parts.engine), parts.chat, parts.budgets)
 
 
-def plan_of(run: str, which: str, samples: int, temperature: float) -> Plan:
-    """The evaluation of a run's checkpoint on its config's held-out tasks, by the rules and limits the config began with."""
+def plan_of(run: str, which: str, samples: int, temperature: float, name: str = "") -> Plan:
+    """The evaluation of a run's checkpoint on its config's held-out tasks, by the rules and limits the config began with.
+
+    `name`: of its folder; empty: <run>-<which>-t<temperature>.
+    """
     folder = Path(run)
     if not (folder / "config.py").is_file():
         raise ConfigError(f"{run!r} is no run folder (it has no config.py); give one such as runs/quickstart")
@@ -74,7 +78,7 @@ def plan_of(run: str, which: str, samples: int, temperature: float) -> Plan:
     rules = Path(config.rules).read_text(encoding="utf-8") if config.rules else ""
     bench = Bench(config.env.name, config.env, lambda: tasks(config, "test"), version=f"{config.env.name} of {folder.name}",
                   files=tuple(filter(None, [config.tasks.test_file])), knobs=knobs, rules=rules)
-    return Plan(name=f"{folder.name}-{which}-t{temperature:g}", benches=(bench,), user=config.user, judge=config.judge,
+    return Plan(name=name or f"{folder.name}-{which}-t{temperature:g}", benches=(bench,), user=config.user, judge=config.judge,
                 player=lambda: checkpoint(run, which, temperature), root=str(folder.parent), repeats=samples,
                 seed=config.seed, retries=config.rollout.infra_retries)
 
@@ -122,7 +126,8 @@ def chat(run: str, which: str, temperature: float, seed: int) -> None:
         request = TokenRequest("chat", history, room, seed, parts.chat.stop_ids)
         action = asyncio.run(parts.engine.generate([request]))[0].tokens
         history = np.concatenate([history, action])
-        console.print(f"agent: {visible(parts.chat.read(action))}", style="bold", highlight=False, markup=False, soft_wrap=True)
+        said = printable(visible(parts.chat.read(action)))
+        console.print(f"agent: {said}", style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
 def _ask(console: Console) -> str:

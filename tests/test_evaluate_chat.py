@@ -20,7 +20,8 @@ from eau_jax.eval.plan import Bench, Plan
 from eau_jax.eval.play import evaluate
 from eau_jax.eval.players import chat_model, scripted
 from eau_jax.eval.reflexion import reflexion
-from eau_jax.report.evaluation import compare, remarks, write_page
+from eau_jax.report.compare import compare
+from eau_jax.report.evaluation import remarks, write_page
 from eau_jax.users.llm import llm
 from eau_jax.users.mixture import mixture
 from eau_jax.users.symbolic import symbolic

@@ -15,7 +15,8 @@ from eau_jax.config import ConfigError
 from eau_jax.config_file import load_config, replace, runnable
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
 from eau_jax.eval.held_out import sealed_file
-from eau_jax.eval.play import SecondLookError, evaluate
+from eau_jax.eval.looks import SecondLookError
+from eau_jax.eval.play import evaluate
 from eau_jax.folder import begin
 from chat_server import chat_server
 from eau_jax.clients.chat import ChatClient
@@ -223,7 +224,7 @@ def test_a_checkpoint_is_evaluated_once_and_repeats_itself(finished, tmp_path):
     plan = trained.plan_of(str(run), "latest", 1, 1.0)
     first = json.loads((evaluate(plan) / "record.json").read_text())
     assert first["identity"]["update"] == 4 and first["results"]["intention"]["episodes"] == 4
-    with pytest.raises(SecondLookError, match="tiny was scored on the test"):
+    with pytest.raises(SecondLookError, match="tiny was scored on 4 of the 4 tasks"):
         evaluate(trained.plan_of(str(run), "4", 1, 1.0))
     again = json.loads((evaluate(dataclasses.replace(plan, name="again"), again=True) / "record.json").read_text())
     assert again["results"] == first["results"] and again["second_look"]

@@ -1,15 +1,17 @@
 """What an evaluation is: benchmarks, a player, a user. Fixed before the first episode and recorded with its results."""
 
+import collections
 import dataclasses
 import hashlib
 import json
+from pathlib import Path
 from typing import Annotated, Any, Callable, Mapping
 
 import tyro
 
 from eau_jax.core import knobs as knob
 from eau_jax.core.part import Env, User
-from eau_jax.core.types import HeldOutTask, Task
+from eau_jax.core.types import HeldOutTask, InfraError, Task
 from eau_jax.eval.players import Player
 from eau_jax.rollout.episode import Pinned
 from eau_jax.users.llm import is_client
@@ -73,9 +75,10 @@ class Plan:
 
     def __post_init__(self):
         for name, least in (("repeats", 1), ("limit", 0), ("concurrency", 1), ("retries", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} = {getattr(self, name)} is out of range; allowed: {least} or more")
-        if not self.name or "/" in self.name or self.name in (".", ".."):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name} = {value!r} is not allowed; allowed: a whole number, {least} or more")
+        if not isinstance(self.name, str) or not self.name or "/" in self.name or self.name in (".", ".."):
             raise ValueError(f"name = {self.name!r} cannot be a folder; allowed: any other plain folder name")
         if not isinstance(self.benches, (tuple, list)):
             raise ValueError(f"benches is {type(self.benches).__name__}; it must be a tuple, such as (Bench(...),)")
@@ -83,6 +86,9 @@ class Plan:
             if not isinstance(bench, Bench) or not isinstance(bench.env, Env) or not callable(bench.tasks):
                 raise ValueError(f"benches: {bench!r:.60} is not a Bench(name, env, tasks) whose env is an Env and whose "
                                  f"tasks is a function without arguments, such as lambda: generate('test', 64, 0)")
+            if not isinstance(bench.files, (tuple, list)) or not all(isinstance(file, (str, Path)) for file in bench.files):
+                raise ValueError(f"benchmark {bench.name!r}: files = {bench.files!r:.60}; it must be a tuple of paths, such as "
+                                 "('data/test.parquet',)")
         if not callable(self.player) or not isinstance(self.user, User):
             raise ValueError("player must be a function that makes a Player, such as lambda: scripted('expert'), and user a "
                              "User, such as eau_jax.users.symbolic.symbolic")
@@ -102,7 +108,7 @@ def held_out(bench: Bench, limit: int) -> tuple[HeldOutTask, ...]:
     Raises:
       ValueError: when there are none, or they are no tasks.
     """
-    tasks = bench.tasks()
+    tasks = _called(bench.tasks, f"benchmark {bench.name!r}: its `tasks`")
     if not isinstance(tasks, (tuple, list)) or not all(isinstance(task, Task) for task in tasks):
         raise ValueError(f"benchmark {bench.name!r}: its `tasks` gave {tasks!r:.60}; it must give a tuple of Task, as the "
                          f"`load` and `generate` of an environment's tasks do")
@@ -113,6 +119,10 @@ def held_out(bench: Bench, limit: int) -> tuple[HeldOutTask, ...]:
         if bench.env.name != task.env and not bench.env.name.startswith(f"{task.env}_"):
             raise ValueError(f"benchmark {bench.name!r}: task {task.id!r} is one of {task.env}, and the environment is "
                              f"{bench.env.name}; pair tasks with their own environment")
+    twice = [name for name, times in collections.Counter(task.id for task in tasks).items() if times > 1]
+    if twice:
+        raise ValueError(f"benchmark {bench.name!r}: {len(twice)} of its tasks come more than once, such as {twice[0]!r}; give "
+                         "each once, and use `repeats` to play it several times")
     return tuple(HeldOutTask(task.id, task.env, task.data) for task in (tasks[:limit] if limit else tasks))
 
 
@@ -128,8 +138,19 @@ def made(plan: Plan) -> Player:
     Raises:
       ValueError: when `player` does not make one.
     """
-    player = plan.player()
+    player = _called(plan.player, "the plan's `player`")
     if not isinstance(player, Player):
         raise ValueError(f"plan.player() gave {type(player).__name__}; it must give a Player, such as "
                          f"eau_jax.eval.players.scripted('expert')")
     return player
+
+
+def _called(make: Callable[[], Any], what: str) -> Any:
+    """What a function of the plan's file gives; one that breaks is named."""
+    try:
+        return make()
+    except (ValueError, OSError, InfraError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{what} failed: {type(error).__name__}: {error}; mend the plan's file, or set EAU_JAX_TRACEBACK=1 to "
+                         "see where") from error

@@ -1,6 +1,6 @@
 """Draws charts: as inline SVG for the page, and as PNG files.
 
-Figures are made without pyplot and saved as PNG, which chooses the Agg canvas for that figure alone: nothing global in
+Figures are made without pyplot, and their files' endings choose the canvas for that figure alone: nothing global in
 matplotlib changes, at import or later.
 """
 
@@ -274,7 +274,7 @@ def plot_worlds(runs: Mapping[str, Path], metrics: Sequence[str], path: Path) ->
 
 
 def bars(groups: Mapping[str, Mapping[str, Sequence[float]]], what: str, path: Path) -> Path:
-    """One PNG of grouped bars: {label: {place: (mean, low, high)}}, whiskers from low to high."""
+    """One picture of grouped bars: {label: {place: (mean, low, high)}}, whiskers from low to high."""
     places = list(dict.fromkeys(place for values in groups.values() for place in values))
     figure, (axes,) = _figure(1, 1, max(4.0, 1.2 + 0.35 * len(places) * (len(groups) + 1)), 3.6)
     width = 0.8 / len(groups)
@@ -291,10 +291,22 @@ def bars(groups: Mapping[str, Mapping[str, Sequence[float]]], what: str, path: P
     return save(figure, Path(path))
 
 
+def picture(path: Path) -> str:
+    """The kind of picture that a file's name asks for, such as "png".
+
+    Raises:
+      ValueError: for an ending that matplotlib does not draw.
+    """
+    kind, known = path.suffix.lower().removeprefix("."), Figure().canvas.get_supported_filetypes()
+    if kind not in known:
+        raise ValueError(f"{str(path)!r} does not end like a picture; allowed: {', '.join(f'.{one}' for one in sorted(known))}")
+    return kind
+
+
 def save(figure: Figure, path: Path) -> Path:
-    """Writes the figure as PNG, whole or not at all."""
+    """Writes the figure as the kind of picture that its name asks for, whole or not at all."""
     image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=120)
+    figure.savefig(image, format=picture(path), dpi=120)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -1,14 +1,15 @@
-"""The page of an evaluation, and several evaluations side by side. Reads record.json and episodes.jsonl of their folders."""
+"""The page of an evaluation and its tables for a terminal. Reads record.json and episodes.jsonl of its folder."""
 
 import json
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence
 
-import numpy as np
 from rich.table import Table
 
-from eau_jax.core.records import RunFolderError, read_lines, write_atomic
-from eau_jax.eval.numbers import Interval, paired
+from eau_jax.core.printable import printable
+from eau_jax.core.records import RunFolderError, check, read_json, read_lines, write_atomic
+from eau_jax.eval.numbers import Interval
+from eau_jax.eval.summary import EPISODE, disagreement
 from eau_jax.report.dialogue import ranked
 from eau_jax.report.draw import bars
 from eau_jax.report.markup import POLICY, count, folded, note, number, style, table, tag
@@ -19,6 +20,11 @@ COUNTS = {"truncated": "episodes truncated", "cut": "with a message cut off", "f
           "empty": "messages empty", "judged": "messages judged", "unreadable": "judge unreadable",
           "leaked": "replies that leaked"}
 SPOKE = {"llm": "replies by an LLM", "draft": "by the draft in its place"}
+_BENCH = {"env": str, "version": str, "rules_sha256": str, "averaged": bool, "knobs": {}, "changed": {"*": [object]},
+          "basis": {"*": int}, "floor": (dict, type(None))}
+RECORD = {"name": str, "player": str, "user": str, "user_identity": {}, "judge": (str, type(None)), "repeats": int, "seed": int,
+          "benches": {"*": _BENCH}, "results": {}, "averages": {}, "second_look": bool, "seen_before": {"*": int},
+          "training_looks": {"*": int}, "look_log": str}
 
 
 class Evaluation(NamedTuple):
@@ -38,17 +44,37 @@ def read(folder: str | Path) -> Evaluation:
     folder = Path(folder)
     if not (folder / "record.json").is_file():
         raise RunFolderError(f"{folder} holds no finished evaluation (no record.json); run or finish it with eau-jax eval")
-    last = {(line["bench"], line["row"], line["repeat"]): line for line in read_lines(folder / "episodes.jsonl")}
-    return Evaluation(folder, json.loads((folder / "record.json").read_text(encoding="utf-8")), tuple(last.values()))
+    record, file = read_json(folder / "record.json"), folder / "episodes.jsonl"
+    check(record, RECORD, str(folder / "record.json"))
+    if not file.is_file():
+        raise RunFolderError(f"{file} is missing; restore it from a copy, or delete {folder} and evaluate again")
+    last = {}
+    for number_, line in enumerate(read_lines(file), start=1):
+        check(line, EPISODE, f"{file}, record {number_}")
+        last[line["bench"], line["row"], line["repeat"]] = line
+    return Evaluation(folder, record, tuple(last.values()))
+
+
+def verified(folder: str | Path) -> Evaluation:
+    """A finished evaluation whose record says what its episodes give.
+
+    Raises:
+      RunFolderError: as in `read`, and for a number of record.json that does not follow from episodes.jsonl.
+    """
+    one = read(folder)
+    if wrong := disagreement(one.record, one.episodes):
+        raise RunFolderError(f"{folder}: record.json and episodes.jsonl disagree: {wrong}; restore both from a copy, or, where "
+                             "the evaluation was stopped while it went on, finish it with the same eau-jax eval")
+    return one
 
 
 def write_page(folder: str | Path) -> Path:
     """Writes report.html and score.png beside the record."""
-    one = read(folder)
+    one = verified(folder)
     record, results = one.record, one.record["results"]
     facts = [f"player {record['player']}", f"user {_named(record['user'], record['user_identity'])}",
              f"judge {record['judge'] or 'none'}", f"{record['repeats']} per task", f"seed {record['seed']}",
-             "second look" if record["second_look"] else "first look"]
+             _look(record)]
     rows = [[name, *(_cell(result[column]) for column in COLUMNS)] for name, result in results.items()]
     passes, means = _passes(record), _means(record)
     counts = [[name, *(number(result[column]) for column in COUNTS), *(number(result["spoke"].get(who, 0)) for who in SPOKE)]
@@ -74,7 +100,7 @@ def write_page(folder: str | Path) -> Path:
     head = tag("head", tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
                tag("title", f"{record['name']}: evaluation"), style())
     write_atomic(one.folder / "report.html", "<!doctype html>\n" + tag("html", head, tag("body", *body), lang="en") + "\n")
-    bars({record["player"]: {name: _interval(result["score"]) for name, result in results.items()}}, "score",
+    bars({record["player"]: {name: interval(result["score"]) for name, result in results.items()}}, "score",
          one.folder / "score.png")
     return one.folder / "report.html"
 
@@ -82,12 +108,12 @@ def write_page(folder: str | Path) -> Path:
 def results_tables(folder: str | Path) -> list[Table]:
     """For a terminal: the results, pass^k, and the averages over benchmarks where there are several."""
     one = read(folder)
-    shown = Table(title=f"{one.record['name']}: {one.record['player']}" + " (second look)" * one.record["second_look"])
+    shown = Table(title=printable(f"{one.record['name']}: {one.record['player']}" + f" ({_look(one.record)})" * one.record["second_look"]))
     for column in ("benchmark", "tasks", "score", "95 % interval", "metric", "success", "turns", "errors"):
         shown.add_column(column, justify="left" if column == "benchmark" else "right", no_wrap=True)
     for name, result in one.record["results"].items():
-        score = _interval(result["score"])
-        shown.add_row(name, str(result["tasks"]), number(score.mean), f"{number(score.low)} to {number(score.high)}",
+        score = interval(result["score"])
+        shown.add_row(printable(name), str(result["tasks"]), number(score.mean), f"{number(score.low)} to {number(score.high)}",
                       *(number(result[what]["mean"]) for what in ("metric", "success")), number(result["turns"]),
                       str(result["infra_errors"]))
     several = sum(bench["averaged"] for bench in one.record["benches"].values()) > 1
@@ -95,12 +121,18 @@ def results_tables(folder: str | Path) -> list[Table]:
             *[_terminal("averages over benchmarks", *_means(one.record))] * several]
 
 
+def _look(record: Mapping[str, Any]) -> str:
+    """First look, or second one and at how much."""
+    seen = sum(record["seen_before"].values())
+    return f"second look at {count(seen, 'task')}" if record["second_look"] else "first look"
+
+
 def _terminal(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     shown = Table(title=title)
     for place, column in enumerate(head):
         shown.add_column(column, justify="right" if place else "left")
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*map(printable, row))
     return shown
 
 
@@ -126,8 +158,8 @@ def unscored(folder: str | Path) -> list[str]:
 
 def remarks(folder: str | Path) -> list[str]:
     """What a reader of the scores has to know, one line each; none where all went well."""
-    lines = []
-    for name, result in read(folder).record["results"].items():
+    lines, record = [], read(folder).record
+    for name, result in record["results"].items():
         why = f", the first because: {result['first_truncated']}" if result["first_truncated"] else ""
         known = [
             (result["infra_errors"], "dropped: failed outside the agent's control, the first because: "
@@ -142,7 +174,17 @@ def remarks(folder: str | Path) -> list[str]:
         if result["spoke"].get("draft"):
             lines.append(f"{name}: {count(result['spoke']['draft'], 'turn')} where what the user's model wrote would not do "
                          "and the symbolic user's own words were said")
+        if times := record["training_looks"].get(name):
+            lines.append(f"{name}: training was evaluated on these tasks, or some of them, {count(times, 'time')} before; what "
+                         "was chosen by those results is flattered by this one")
+        if changed := record["benches"][name]["changed"]:
+            used, own = (", ".join(f"{path} {_setting(pair[side])}" for path, pair in changed.items()) for side in (0, 1))
+            lines.append(f"{name}: settings of this evaluation: {used}; the environment's own: {own}")
     return lines
+
+
+def _setting(value: Any) -> str:
+    return value if isinstance(value, str) else number(value)
 
 
 def _named(kind: str, identity: Mapping[str, Any]) -> str:
@@ -152,89 +194,8 @@ def _named(kind: str, identity: Mapping[str, Any]) -> str:
     return f"{kind} ({', '.join(models)})" if models else kind
 
 
-class Comparison(NamedTuple):
-    """One line of a comparison."""
-
-    bench: str
-    name: str           # of the evaluation
-    result: Interval
-    difference: Interval | None   # to the first evaluation, on the tasks that both have; None for the first itself
-    common: int
-
-
-def compare(folders: Sequence[str], what: str = "score") -> list[Comparison]:
-    """Evaluations side by side: each against the first, paired by task.
-
-    Raises:
-      RunFolderError: for a folder without a finished evaluation; ValueError: for fewer than two, or tests that differ.
-    """
-    if len(folders) < 2:
-        raise ValueError(f"{len(folders)} evaluation given; a comparison needs two or more")
-    found = [read(folder) for folder in folders]
-    distinct = len({one.record["name"] for one in found}) == len(found)
-    names = [one.record["name"] if distinct else str(one.folder) for one in found]
-    lines = []
-    for one, name in zip(found[1:], names[1:], strict=True):
-        if not found[0].record["results"].keys() & one.record["results"].keys():
-            raise ValueError(f"{names[0]} and {name} have no benchmark in common; compare evaluations of one test")
-        for bench in found[0].record["benches"].keys() & one.record["benches"].keys():
-            left, right = (_rules(each.record["benches"][bench]) for each in (found[0], one))
-            differing = [what for what in left if left[what] != right[what]]
-            if differing:
-                raise ValueError(f"{names[0]} and {name} played {bench!r} with another {differing[0]}; compare evaluations "
-                                 f"that differ in the player only, or in user, seed and repeats")
-    for bench in found[0].record["results"]:
-        values = [_by_task(one, bench, what) for one in found]
-        for place, (one, name) in enumerate(zip(found, names, strict=True)):
-            if bench not in one.record["results"]:
-                continue
-            result = _interval(one.record["results"][bench][what])
-            if place == 0:
-                lines.append(Comparison(bench, name, result, None, len(values[0])))
-                continue
-            difference, common = paired(values[0], values[place])
-            if not common:
-                raise ValueError(f"{names[0]} and {name} have no task of {bench!r} in common; compare evaluations of one "
-                                 "test")
-            lines.append(Comparison(bench, name, result, difference, common))
-    return lines
-
-
-def _rules(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """What has to be the same for two evaluations of a benchmark to be compared."""
-    limits = {path: value for path, value in bench["knobs"].items() if path.startswith("env.")}
-    return {"env": bench["env"], "version": bench["version"], "rules": bench["rules_sha256"], "limits": limits,
-            "basis of the score": sorted(bench["basis"])}
-
-
-def comparison_table(lines: Sequence[Comparison], what: str) -> Table:
-    """The comparison for a terminal."""
-    shown = Table(title=f"{what}: mean and 95 % interval; difference to the first, by task")
-    for column in ("benchmark", "evaluation", what, "difference", "tasks"):
-        shown.add_column(column)
-    for line in lines:
-        difference = "" if line.difference is None else "{:+.3f} ({:+.3f} to {:+.3f})".format(*line.difference)
-        shown.add_row(line.bench, line.name, "{:.3f} ({:.3f} to {:.3f})".format(*line.result), difference, str(line.common))
-    return shown
-
-
-def plot(lines: Sequence[Comparison], what: str, path: Path) -> Path:
-    """The comparison as bars with intervals."""
-    groups: dict[str, dict[str, Interval]] = {}
-    for line in lines:
-        groups.setdefault(line.name, {})[line.bench] = line.result
-    return bars(groups, what, path)
-
-
-def _by_task(one: Evaluation, bench: str, what: str) -> dict[str, float]:
-    scores: dict[str, list[float]] = {}
-    for line in one.episodes:
-        if line["bench"] == bench and line["usable"]:
-            scores.setdefault(line["task"], []).append(float(line[what]))
-    return {task: float(np.mean(values)) for task, values in scores.items()}
-
-
-def _interval(values: Mapping[str, Any]) -> Interval:
+def interval(values: Mapping[str, Any]) -> Interval:
+    """A mean with its bounds out of a record, where nan is None."""
     return Interval(*(float("nan") if values[name] is None else values[name] for name in Interval._fields))
 
 

@@ -9,6 +9,8 @@ import html
 import math
 from typing import Any, Sequence
 
+from eau_jax.core.printable import printable
+
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 VOID = {"meta", "br", "img"}
 
@@ -25,8 +27,8 @@ def tag(name: str, /, *children: str, **attributes: object) -> Html:
 
 
 def escape(value: object) -> str:
-    """Text that is only text in a tag or an attribute; halves of surrogate pairs, which UTF-8 lacks, become "?"."""
-    return html.escape(str(value).encode("utf-8", "replace").decode("utf-8"), quote=True)
+    """Text that is only text in a tag or an attribute; control characters become signs, halves of surrogate pairs "?"."""
+    return html.escape(printable(str(value).encode("utf-8", "replace").decode("utf-8")), quote=True)
 
 
 def number(value: object) -> str:
