@@ -97,7 +97,7 @@ def test_success_on_the_anchor_tasks_by_hand():
     assert success([{"step": 1}, {"step": 2, "anchor/success": None}]) == (-1.0, -1.0, 0.0)
 
 
-@pytest.mark.parametrize("anchor, votes", [((0.2, 0.9), (2, 0)), ((0.2, 0.1), (1, 1)), ((0.2, 0.6), (1, 0))])
+@pytest.mark.parametrize("anchor, votes", [((0.2, 0.9), (2, 0)), ((0.2, 0.1), (1, 1)), ((0.2, 0.63), (1, 0))])
 def test_a_start_is_judged_on_the_anchor_tasks(tmp_path, anchor, votes):
     contents = take(tmp_path / "pool", make(tmp_path / "a", created="2026-01-01"), "c-01")
     start = recommend(contents, "intention", "new 1x16")

@@ -228,7 +228,7 @@ def test_recommendation(tmp_path):
     up, down = {"env.max_turns": (8.0, 10.0)}, {"env.max_turns": (10.0, 8.0)}
     lr = {"rl.policy_optimizer.learning_rate": (1e-3, 5e-4)}
     contents = fill(
-        tmp_path, lesson(case(), case(audit="b"), changes=up), lesson(case(audit="c"), fault="too_many_turns", changes=down),
+        tmp_path, lesson(case(audit="c"), fault="too_many_turns", changes=down), lesson(case(), case(audit="b"), changes=up),
         lesson(case(audit="d"), owner="rl", fault="large_updates", changes=lr, backbone="small"),
         lesson(case("untried", audit="e"), fault="all_hard", changes={}, task_mix={"easy": (0.3, 0.4), "hard": (0.7, 0.6)}),
         lesson(case(audit="f"), owner="user", fault="leaky_user", changes={"user.epsilon": (0.5, 0.65)}),
