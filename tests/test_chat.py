@@ -2,14 +2,17 @@
 
 import asyncio
 import email.utils
+import itertools
 import json
 import logging
+import re
 import time
 
 import pytest
 from chat_server import chat_server, completion, refusal
 
 from eau_jax.clients import chat
+from eau_jax.clients.answer import read
 from eau_jax.clients.chat import ChatClient
 from eau_jax.core.part import Words
 from eau_jax.core.types import ContextFull, InfraError, Said
@@ -345,3 +348,46 @@ def test_a_long_draft_may_be_said_at_length_and_a_leak_is_still_a_leak():
     ("flight HAT205 costs 120 dollars in economy", "flight HAT204 in economy costs 120 dollars", False)])
 def test_short_values_are_told_word_for_word_and_long_ones_by_half(text, value, says):
     assert tells(text, value) == says
+
+
+ODD = (None, 5, 0, True, 2.5, "x", "", [], [5], [None], [[]], {}, {"x": 1}, [{}], [{"text": 5}], [{"function": 5}], {"function": []})
+
+
+def _places(value, path=()):
+    """Where a JSON value can be replaced: every path of keys and indices into it."""
+    yield path
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from _places(value[key], (*path, key))
+
+
+def test_any_field_of_an_answer_may_have_any_type():
+    whole = completion([{"type": "text", "text": "May"}], tool_calls=[CALL], refusal=None, function_call=CALL["function"])
+    for path, odd in itertools.product(_places(whole), ODD):
+        body = json.loads(json.dumps({"body": whole}))
+        place = body
+        for key in ("body", *path)[:-1]:
+            place = place[key]
+        place[("body", *path)[-1]] = odd
+        try:
+            assert isinstance(read(json.dumps(body["body"])), Said)
+        except ValueError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize("message, said", [
+    ({"tool_calls": 5}, "the tool_calls are no list: 5"), ({"tool_calls": [5]}, "a call that is none: 5"),
+    ({"tool_calls": [{"function": {"name": 5, "arguments": "{}"}}]}, "a call that is none"),
+    ({"tool_calls": [{"function": {"name": "f", "arguments": 5}}]}, "a call that is none"),
+    ({"content": [{"type": "text", "text": 5}]}, "the content is no text"), ({"content": [5]}, "the content is no text")])
+def test_an_answer_of_odd_shape_is_an_infrastructure_error(message, said):
+    with chat_server() as server:
+        server.script = [(200, completion(None) | {"choices": [{"message": message, "finish_reason": "stop"}]})]
+        with pytest.raises(InfraError, match=re.escape(said)):
+            asyncio.run(ChatClient(server.base_url, "m", max_retries=0).complete([{"role": "user", "content": "Hi"}]))
+
+
+def test_an_answer_nested_without_end_is_named():
+    with pytest.raises(ValueError):
+        read('{"choices": ' + "[" * 200_000)
+    with pytest.raises(ValueError):
+        read('{"choices": [{"message": {"content": ' + "[" * 900 + "]" * 900 + "}}]}")

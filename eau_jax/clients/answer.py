@@ -27,6 +27,13 @@ def read(body: str) -> Said:
       ValueError: for anything that is no chat completion; it says what came.
     """
     try:
+        return _read(body)
+    except RecursionError:
+        raise ValueError(f"nested too deep to be a chat completion: {body[:200]}") from None
+
+
+def _read(body: str) -> Said:
+    try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         raise ValueError(f"not JSON, so base_url may be another page of the server: {body[:500] or 'nothing'}") from None
@@ -37,12 +44,16 @@ def read(body: str) -> Said:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
         raise ValueError(f"not a chat completion: {body[:500]}")
-    if choice.get("finish_reason") in ("abort", "error"):
-        raise ValueError(f"the server broke off (finish_reason {choice['finish_reason']!r})")
+    finish = choice.get("finish_reason") or "stop"
+    if not isinstance(finish, str):
+        raise ValueError(f"the finish_reason is no text: {_shown(finish)}")
+    if finish in ("abort", "error"):
+        raise ValueError(f"the server broke off (finish_reason {finish!r})")
     text = _text(message.get("content")) or _text(message.get("refusal"))
-    calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
-    called = [_call(call["function"]) for call in calls if isinstance(call, dict) and isinstance(call.get("function"), dict)]
-    return Said(whole("\n".join([text] * bool(text) + called)), str(choice.get("finish_reason") or "stop"))
+    calls = message.get("tool_calls") or [{"function": call} for call in [message.get("function_call")] if call]
+    if not isinstance(calls, list):
+        raise ValueError(f"the tool_calls are no list: {_shown(calls)}")
+    return Said(whole("\n".join([text] * bool(text) + [_call(call) for call in calls])), finish)
 
 
 def whole(text: str) -> str:
@@ -64,18 +75,26 @@ def _text(content: Any) -> str:
     """Text as a string, as a list of parts, or none."""
     if content is None or isinstance(content, str):
         return content or ""
-    if isinstance(content, list):
-        parts = [part for part in content if isinstance(part, dict) and part.get("type", "text") in ("text", "output_text")]
-        return "".join(_text(part.get("text")) for part in parts)
-    raise ValueError(f"the content is no text: {json.dumps(content)[:200]}")
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        texts = [part.get("text") or "" for part in content if part.get("type", "text") in ("text", "output_text")]
+        if all(isinstance(text, str) for text in texts):
+            return "".join(texts)
+    raise ValueError(f"the content is no text: {_shown(content)}")
 
 
-def _call(function: dict[str, Any]) -> str:
-    arguments = function.get("arguments")
+def _call(call: Any) -> str:
+    """A call of the server's own format in the text form."""
+    function = call.get("function") if isinstance(call, dict) else None
+    name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
+    if not isinstance(name, str) or not isinstance(arguments, (str, dict, type(None))):
+        raise ValueError(f"a call that is none: {_shown(call)}")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             pass    # the environment answers what cannot be read
-    called = json.dumps({"name": function.get("name"), "arguments": arguments}, ensure_ascii=False)
-    return f"<tool_call>{called}</tool_call>"
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}</tool_call>"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:200]
