@@ -23,7 +23,8 @@ CURVES = (("score", "rollout/score_mean"), ("success", "rollout/success_rate"), 
           ("turns", "rollout/turns_mean"), ("entropy", "learn/entropy"), ("KL", "learn/approx_kl"),
           ("explained variance", "learn/explained_variance"), ("leaks", "rollout/leak_rate"),
           ("lost episodes", "rollout/infra_rate"))
-NEWEST = 8      # proposals shown
+NEWEST = 8      # proposals shown, where there is room
+LINES = 20      # of a terminal that all the rest needs
 NAMES = 20      # columns of a curve's name
 STYLES = {"kept": "green", "live": "yellow", "canary": "cyan", "rolled_back": "red", "refused": "dim", "unreadable": "dim"}
 
@@ -79,7 +80,8 @@ def show(run: Path, *, once: bool = False, every: float = 2.0) -> None:
     if once or seen.over or not shown.is_terminal:
         shown.print(draw(run, seen, shown.width))
         return
-    with Live(draw(run, seen, shown.width), console=shown, auto_refresh=False, screen=False) as live:
+    fits = max(min((shown.height - LINES) // 2, NEWEST), 1)
+    with Live(draw(run, seen, shown.width, fits), console=shown, auto_refresh=False) as live:
         try:
             while not seen.over:
                 time.sleep(every)
@@ -88,13 +90,13 @@ def show(run: Path, *, once: bool = False, every: float = 2.0) -> None:
                 except (RunFolderError, OSError) as error:   # a run that is begun anew takes its records back
                     live.update(Text(str(error), style="red"), refresh=True)
                     continue
-                live.update(draw(run, seen, shown.width), refresh=True)
+                live.update(draw(run, seen, shown.width, fits), refresh=True)
         except KeyboardInterrupt:
             pass
 
 
-def draw(run: Path, seen: Seen, width: int) -> Group:
-    """What is shown, `width` columns wide."""
+def draw(run: Path, seen: Seen, width: int, newest: int = NEWEST) -> Group:
+    """What is shown, `width` columns wide, with the `newest` proposals."""
     done = int(seen.rows[-1]["step"]) if seen.rows else 0
     head = Text.assemble((run.resolve().name, "bold"), f"  update {done} of {seen.steps or '?'}  generation ",
                          str(seen.generation.get("generation", 0)),
@@ -109,7 +111,7 @@ def draw(run: Path, seen: Seen, width: int) -> Group:
                                        (f"  {number(min(known))} to {number(max(known))}", "dim")))
     if seen.rows and (marks := _marks(seen, room)).plain.strip():
         parts.append(Text.assemble(f"{'changes':<{NAMES}}", marks, ("  ▲ adopted  ▼ taken back", "dim")))
-    return Group(*parts, Text(), _diagnosis(seen.rounds), *_live(seen.changes), *_newest(seen.changes))
+    return Group(*parts, Text(), _diagnosis(seen.rounds), *_live(seen.changes), *_newest(seen.changes, newest))
 
 
 def sparkline(values: np.ndarray, width: int) -> str:
@@ -165,12 +167,12 @@ def _live(changes: Sequence[Intervention]) -> list[Text]:
             for one in changes if one.status in ("live", "canary")]
 
 
-def _newest(changes: Sequence[Intervention]) -> list[Any]:
+def _newest(changes: Sequence[Intervention], newest: int) -> list[Any]:
     if not changes:
         return []
     table = Table("id", "by", "fault", "change", "status", "why", title=f"the last of {count(len(changes), 'proposal')}",
                   title_justify="left")
-    for one in changes[:-NEWEST - 1:-1]:
+    for one in changes[:-newest - 1:-1]:
         texts = (one.id, one.author, one.fault, one.told, one.status.replace("_", " "), one.reason[:160])
         cells = [Text(_safe(text)) for text in texts]
         cells[4].stylize(STYLES[one.status])
