@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-from eau_jax.envs.gyms import function_tasks, intention_tasks
+from eau_jax.envs.gyms import (
+    function_tasks, intention_tasks, persuade_tasks, search_tasks, tau, telepathy_tasks, travel_tasks, turtle_tasks)
+from eau_jax.envs.gyms.search_index import read_passages
 from eau_jax.envs.file import TaskFileError
 
 GOOD = {"id": "f-1", "rule": "a + b + c + d", "test_case": [1, 2, 3, 4], "expected_result": 10.0}
@@ -90,6 +92,66 @@ def test_bytes_that_are_not_text_and_missing_files(tmp_path):
         function_tasks.load(tmp_path / "none.json")
 
 
+def test_a_mark_of_byte_order_is_no_part_of_the_text(tmp_path):
+    for name, text in (("a.json", json.dumps([GOOD])), ("b.jsonl", json.dumps(GOOD) + "\r\n")):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+        assert [task.id for task in function_tasks.load(tmp_path / name)] == ["f-1"]
+    (tmp_path / "p.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "x"}')
+    assert read_passages(tmp_path / "p.jsonl") == ("x",)
+    (tmp_path / "p.jsonl").write_bytes(b'{"text": "\xff"}')
+    with pytest.raises(TaskFileError, match="p.jsonl, byte 10: expected UTF-8 text, found 0xff"):
+        read_passages(tmp_path / "p.jsonl")
+
+
+def test_a_negative_seed_is_refused():
+    with pytest.raises(ValueError, match="^seed -1; allowed: 0 or more"):
+        function_tasks.generate("train", 1, -1)
+
+
+GYMS = (function_tasks, intention_tasks, persuade_tasks, search_tasks, tau, telepathy_tasks, travel_tasks, turtle_tasks)
+
+
+def test_each_gym_takes_its_own_rows_of_a_merged_file(shared_data):
+    pytest.importorskip("pyarrow")
+    merged = shared_data / "usergym/merged/alltest.parquet"
+    assert {gym.GYM: len(gym.load(merged)) for gym in GYMS} == {
+        "FunctionGym": 50, "IntentionGym": 40, "PersuadeGym": 42, "SearchGym": 62, "TauGym": 82, "TelepathyGym": 41,
+        "TravelGym": 232, "TurtleGym": 48}
+    by_id = lambda path: {task.id: task for task in turtle_tasks.load(path)}
+    assert by_id(merged) == by_id(shared_data / "usergym/turtle/test.parquet")
+    with pytest.raises(TaskFileError, match="alltrain.parquet, field reward_model.env_name: expected at least one row of "
+                                            "IntentionGym, found only 925 of TravelGym, 500 of TauGym"):
+        intention_tasks.load(shared_data / "usergym/merged/alltrain.parquet")
+
+
+@pytest.mark.parametrize("gym", GYMS, ids=lambda gym: gym.GYM)
+def test_a_file_of_another_gym_is_refused(tmp_path, gym):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    rows = [{"reward_model": {"id": "x", "title": "x", "env_name": "ChessGym"}}] * 3
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    with pytest.raises(TaskFileError, match=f"at least one row of {gym.GYM}, found only 3 of ChessGym"):
+        gym.load(tmp_path / "t.parquet")
+
+
+def test_a_row_among_other_gyms_keeps_its_number_and_the_folder_is_named(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    rows = [{"reward_model": {"id": name, "env_name": gym}} for name, gym in (
+        ("x", "ChessGym"), ("f-1", "FunctionGym"), ("f-9", "FunctionGym"))]
+    (tmp_path / "merged").mkdir()
+    path = tmp_path / "merged/t.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    with pytest.raises(TaskFileError, match="records in .*merged/functions.json or in .*/function, found no such file"):
+        function_tasks.load(path)
+    (tmp_path / "function").mkdir()
+    write(tmp_path, [GOOD], "function/functions.json")
+    with pytest.raises(TaskFileError, match="row 2, field reward_model.id: expected the id .*, found 'f-9'"):
+        function_tasks.load(path)
+
+
 def test_bad_parquet_files(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet
@@ -99,7 +161,7 @@ def test_bad_parquet_files(tmp_path):
         return tmp_path / "t.parquet"
 
     path = parquet([{"reward_model": {"id": "f-1"}}, {"reward_model": {"id": "f-9"}}])
-    with pytest.raises(TaskFileError, match="expected the records in .*functions.json, found no such file"):
+    with pytest.raises(TaskFileError, match="expected the records in .*functions.json or in .*, found no such file"):
         function_tasks.load(path)
     write(tmp_path, [GOOD], "functions.json")
     with pytest.raises(TaskFileError, match="t.parquet, row 1, field reward_model.id: expected the id .* found 'f-9'"):

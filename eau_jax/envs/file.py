@@ -1,5 +1,6 @@
 """Reads task files, and says where a broken one is broken."""
 
+import collections
 import json
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
@@ -16,10 +17,11 @@ class TaskFileError(ValueError):
 
 
 def read(path: str | Path, check: Check, beside: str, key: str = "id", field: str = "id",
-         name: Callable[[str], str] | None = None) -> tuple[Record, ...]:
+         name: Callable[[str], str] | None = None, gym: str = "") -> tuple[Record, ...]:
     """The records of a `.json` list or map from ids, of a `.jsonl` file, or those that a `.parquet` file names.
 
-    Upstream's parquet rows name a record, mostly by its id: the records are looked up in the JSON files next to it.
+    Upstream's parquet rows name a record, mostly by its id: the records are looked up in the JSON files next to it, or in
+    the gym's folder next to that of the file. Of a file with the rows of several gyms, the others' are left out.
 
     Args:
       path: the file.
@@ -27,6 +29,7 @@ def read(path: str | Path, check: Check, beside: str, key: str = "id", field: st
       beside: pattern of the JSON files that belong to a parquet file, in the same folder.
       key, field: a parquet row's `reward_model[key]` is the `field` of its record.
       name: the id of a record without one, by its place ("line 3"); None: such a record is refused.
+      gym: what the rows of this gym have as `reward_model.env_name`, for example "TurtleGym"; "": any row.
 
     Raises:
       TaskFileError: names the file, the line or row, the field, what was expected and what was found.
@@ -35,7 +38,7 @@ def read(path: str | Path, check: Check, beside: str, key: str = "id", field: st
     path = Path(path)
     if not path.is_file():
         raise TaskFileError(f"{path}: no such file; {advice(path) or 'pass a .json, .jsonl or .parquet file of tasks'}")
-    return _joined(path, check, beside, key, field) if path.suffix == ".parquet" else _checked(path, check, name)
+    return _joined(path, check, beside, key, field, gym) if path.suffix == ".parquet" else _checked(path, check, name)
 
 
 def _checked(path: Path, check: Check, naming: Callable[[str], str] | None = None) -> tuple[Record, ...]:
@@ -66,16 +69,29 @@ def _unkeyed(objects: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             yield place, value
 
 
-def _joined(path: Path, check: Check, beside: str, key: str, field: str) -> tuple[Record, ...]:
-    names, files = [row["reward_model"][key] for row in rows(path, key)], sorted(path.parent.glob(beside))
+def _joined(path: Path, check: Check, pattern: str, key: str, field: str, gym: str) -> tuple[Record, ...]:
+    names, files = {number: row["reward_model"][key] for number, row in rows(path, key, gym)}, beside(path, pattern, gym)
     if not files:
-        raise TaskFileError(f"{path}: expected the records in {path.parent / beside}, found no such file")
+        raise TaskFileError(f"{path}: expected the records in {path.parent / pattern}{_or_in(path, gym)}, found no such file")
     known = {record[field]: record for file in files for record in _checked(file, check)}
-    for row, name in enumerate(names):
+    for number, name in names.items():
         if name not in known:
-            raise TaskFileError(f"{path}, row {row}, field reward_model.{key}: expected the {field} of a record in "
+            raise TaskFileError(f"{path}, row {number}, field reward_model.{key}: expected the {field} of a record in "
                                 f"{', '.join(file.name for file in files)}, found {shown(name)}")
-    return tuple(known[name] for name in names)
+    return tuple(known[name] for name in names.values())
+
+
+def beside(path: Path, pattern: str, gym: str) -> list[Path]:
+    """The JSON files that belong to a parquet file: next to it, else in the gym's own folder next to the file's."""
+    return sorted(path.parent.glob(pattern)) or (sorted(_folder(path, gym).glob(pattern)) if gym else [])
+
+
+def _folder(path: Path, gym: str) -> Path:
+    return path.resolve().parent.parent / gym.removesuffix("Gym").lower()
+
+
+def _or_in(path: Path, gym: str) -> str:
+    return f" or in {_folder(path, gym)}" if gym and _folder(path, gym) != path.resolve().parent else ""
 
 
 def text_field(record: Mapping[str, Any], name: str, where: str = "") -> str:
@@ -92,13 +108,22 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def objects(path: Path) -> Iterator[tuple[str, Any]]:
-    """("line N", value) for each element of a JSON list, or each value of a sequence of JSON values."""
+def utf8(path: Path) -> str:
+    """The text of a file, without the mark that some editors put in front of it.
+
+    Raises:
+      TaskFileError: for what is not UTF-8; it names the file, the byte and what was found.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_bytes().decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         found = f"{error.object[error.start]:#04x}"
         raise TaskFileError(f"{path}, byte {error.start}: expected UTF-8 text, found {found}") from None
+
+
+def objects(path: Path) -> Iterator[tuple[str, Any]]:
+    """("line N", value) for each element of a JSON list, or each value of a sequence of JSON values."""
+    text = utf8(path)
     decoder, listed = json.JSONDecoder(), text.lstrip().startswith("[")
     at = text.index("[") + 1 if listed else 0
     line, counted = 1, 0
@@ -120,17 +145,26 @@ def objects(path: Path) -> Iterator[tuple[str, Any]]:
         yield f"line {line}", value
 
 
-def rows(path: Path, key: str = "id") -> list[dict[str, Any]]:
-    """The rows of a parquet file of tasks; each has `reward_model[key]`.
+def rows(path: Path, key: str = "id", gym: str = "") -> list[tuple[int, dict[str, Any]]]:
+    """The rows of a parquet file of tasks with their numbers; each has `reward_model[key]`. `gym` is as of `read`.
 
     Raises:
-      TaskFileError, ImportError: as `read`.
+      TaskFileError, ImportError: as `read`; also for a file without a row of the gym, whose rows it names.
     """
-    found = table(path)
-    for number, row in enumerate(found):
-        if not isinstance(row.get("reward_model"), Mapping) or key not in row["reward_model"]:
-            raise TaskFileError(f"{path}, row {number}, field reward_model.{key}: expected a task's id, found "
-                                f"{shown(row.get('reward_model'))}")
+    found = []
+    others: collections.Counter[str] = collections.Counter()
+    for number, row in enumerate(table(path)):
+        model = row.get("reward_model")
+        other = model.get("env_name") if isinstance(model, Mapping) else None
+        if gym and other not in (None, gym):
+            others[str(other)] += 1
+        elif not isinstance(model, Mapping) or key not in model:
+            raise TaskFileError(f"{path}, row {number}, field reward_model.{key}: expected a task's id, found {shown(model)}")
+        else:
+            found.append((number, row))
+    if not found:
+        what = ", ".join(f"{count} of {name}" for name, count in others.most_common())
+        raise TaskFileError(f"{path}, field reward_model.env_name: expected at least one row of {gym}, found only {what}")
     return found
 
 

@@ -26,12 +26,14 @@ def draw(env: str, make: Callable[[np.random.Generator], Record | None], split: 
       content: a hash of what must not be in both splits. It decides the split, so they never meet, whatever the seed.
 
     Raises:
-      ValueError: for an unknown split, or a count that is not positive or more than there are.
+      ValueError: for an unknown split, a count that is not positive or more than there are, or a negative seed.
     """
     if split not in ("train", "test"):
         raise ValueError(f"split {split!r}; allowed: 'train', 'test'")
     if count < 1:
         raise ValueError(f"count {count}; allowed: 1 or more tasks")
+    if seed < 0:
+        raise ValueError(f"seed {seed}; allowed: 0 or more")
     rng, tasks, misses = np.random.default_rng(seed), {}, 0
     while misses < PATIENCE and len(tasks) < count:
         record, misses = make(rng), misses + 1

@@ -22,6 +22,7 @@ from eau_jax.envs.generator import draw
 LENGTH = 9        # codes of a program, padded with PAD
 VARIABLES = "abcd"
 BESIDE = "functions.json"
+GYM = "FunctionGym"    # what its rows in upstream's files are named
 RESULT_ERROR = 1e-6   # that an expected result may have, relative where it is above 1; upstream's 538 have none
 
 
@@ -107,7 +108,8 @@ def load(path: str | Path) -> tuple[Task, ...]:
     Raises:
       ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
     """
-    return tuple(Task(id=record["id"], env="function", data=record) for record in file.read(path, check, BESIDE))
+    records = file.read(path, check, BESIDE, gym=GYM)
+    return tuple(Task(id=record["id"], env="function", data=record) for record in records)
 
 
 def check(record: Mapping[str, Any]) -> None:

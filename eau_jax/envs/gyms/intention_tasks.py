@@ -19,6 +19,7 @@ from eau_jax.envs.generator import draw
 
 SLOTS = 16                 # details a task may have
 BESIDE = "all_intentions_*.json"
+GYM = "IntentionGym"    # what its rows in upstream's files are named
 
 OPTIONS = {
     "budget": ("low", "moderate", "high"),
@@ -73,7 +74,8 @@ def load(path: str | Path) -> tuple[Task, ...]:
     Raises:
       ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
     """
-    return tuple(Task(id=record["id"], env="intention", data=record) for record in file.read(path, check, BESIDE))
+    records = file.read(path, check, BESIDE, gym=GYM)
+    return tuple(Task(id=record["id"], env="intention", data=record) for record in records)
 
 
 def check(record: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from eau_jax.envs.generator import draw
 POINTS = 8                 # a case may have
 FEWEST = 3                 # a case must have, so that the weights can add up to every level
 BESIDE = "all_statements*.json"
+GYM = "PersuadeGym"    # what its rows in upstream's files are named
 WEIGHTS = {3: (2, 2, 2), 4: (2, 2, 1, 1), 5: (2, 2, 1, 1, 0), 6: (2, 2, 1, 1, 1, 0), 7: (2, 2, 1, 1, 1, 0, 0),
            8: (2, 2, 1, 1, 1, 1, 0, 0)}  # by number of points, in any order: levels that attacking a point is worth
 
@@ -59,9 +60,10 @@ def load(path: str | Path) -> tuple[Task, ...]:
     if path.suffix != ".parquet":
         records = file.read(path, check, BESIDE)
     else:
-        records = tuple({name: row["reward_model"].get(name) for name in ("id", "claim", "argument")}
-                        for row in file.rows(path))
-        for number, record in enumerate(records):
+        found = {number: {name: row["reward_model"].get(name) for name in ("id", "claim", "argument")}
+                 for number, row in file.rows(path, gym=GYM)}
+        records = tuple(found.values())
+        for number, record in found.items():
             try:
                 check(record)
             except ValueError as error:

@@ -6,7 +6,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from eau_jax.envs.file import TaskFileError
+from eau_jax.envs.file import TaskFileError, utf8
 
 
 class Index(NamedTuple):
@@ -53,7 +53,7 @@ def read_passages(path: str | Path) -> tuple[str, ...]:
     path, found = Path(path), []
     if not path.is_file():
         raise TaskFileError(f"{path}: no such file; pass a .jsonl file of passages")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(utf8(path).splitlines(), start=1):
         try:
             record = json.loads(line)
             text, title = record["text"], record.get("title", "")

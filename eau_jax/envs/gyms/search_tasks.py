@@ -18,6 +18,7 @@ from eau_jax.envs import file
 from eau_jax.envs.generator import draw
 
 BESIDE = "questions.json"
+GYM = "SearchGym"    # what its rows in upstream's files are named
 
 _FIRST = ("Bra", "Cor", "Del", "Fen", "Gol", "Hal", "Kir", "Mor")
 _MIDDLE = ("ba", "de", "li", "mo", "nu", "ra", "se", "to")
@@ -72,7 +73,8 @@ def load(path: str | Path) -> tuple[Task, ...]:
     Raises:
       ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
     """
-    return tuple(Task(id=record["id"], env="search", data=record) for record in file.read(path, check, BESIDE))
+    records = file.read(path, check, BESIDE, gym=GYM)
+    return tuple(Task(id=record["id"], env="search", data=record) for record in records)
 
 
 def check(record: Mapping[str, Any]) -> None:

@@ -37,6 +37,7 @@ from eau_jax.envs.tau2.user import CALLED, Do, first_open
 from eau_jax.envs.tau2.world import world
 
 BESIDE = "tau_*.json"
+GYM = "TauGym"    # what its rows in upstream's files are named
 LIST, HELP, BAD_SEARCH, FINISH = range(len(Do), len(Do) + 4)    # act codes besides those of `Do`
 OWN = (LIST, HELP, BAD_SEARCH, FINISH)
 SYSTEM = ("You are a customer service agent of {}. Write one of: [search] tools, to see your tools. [search] help. "
@@ -67,7 +68,8 @@ def load(path: str | Path) -> tuple[Task, ...]:
     Raises:
       TaskFileError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
     """
-    return tuple(Task(id=record["id"], env="tau", data=record) for record in file.read(path, check, BESIDE))
+    records = file.read(path, check, BESIDE, gym=GYM)
+    return tuple(Task(id=record["id"], env="tau", data=record) for record in records)
 
 
 def check(record: Mapping[str, Any]) -> None:

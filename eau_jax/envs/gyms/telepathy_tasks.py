@@ -17,6 +17,7 @@ from eau_jax.envs import file
 from eau_jax.envs.generator import draw
 
 BESIDE = "all_entities_refined.json"
+GYM = "TelepathyGym"    # what its rows in upstream's files are named
 
 OPTIONS = {
     "size": ("small", "big"),
@@ -54,7 +55,7 @@ def load(path: str | Path) -> tuple[Task, ...]:
     Raises:
       ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
     """
-    records = file.read(path, check, BESIDE, key="title", field="title")
+    records = file.read(path, check, BESIDE, key="title", field="title", gym=GYM)
     return tuple(Task(id=record["id"], env="telepathy", data=record) for record in records)
 
 

@@ -24,6 +24,7 @@ PREFERENCES = 12           # a task may have
 OPTIONS = 24               # an aspect may show
 WRONG_SHOWN, NOISE_SHOWN = 10, 5
 BESIDE = "travelgym_data_*.json"
+GYM = "TravelGym"    # what its rows in upstream's files are named
 
 # aspect -> what an option may offer, and what a user says who wants it
 WISHES: dict[str, dict[str, str]] = {
@@ -63,10 +64,10 @@ def load(path: str | Path) -> tuple[Task, ...]:
       ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
     """
     path = Path(path)
-    if path.suffix != ".parquet" or sorted(path.parent.glob(BESIDE)):
-        records = file.read(path, check, BESIDE)
+    if path.suffix != ".parquet" or file.beside(path, BESIDE, GYM):
+        records = file.read(path, check, BESIDE, gym=GYM)
     else:
-        records = tuple(_opening_only(path, number, row) for number, row in enumerate(file.rows(path)))
+        records = tuple(_opening_only(path, number, row) for number, row in file.rows(path, gym=GYM))
     return tuple(Task(id=record["id"], env="travel", data=record) for record in records)
 
 

@@ -18,6 +18,7 @@ from eau_jax.envs.generator import draw
 
 STATEMENTS = 5             # statements a task may have
 BESIDE = "all_stories_refined.json"
+GYM = "TurtleGym"    # what its rows in upstream's files are named
 
 PEOPLE = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Iris", "Jonas", "Kate", "Leo")
 # Part of a hidden story -> (statement, what may stand in it). No word stands for two parts.
@@ -64,7 +65,7 @@ def load(path: str | Path) -> tuple[Task, ...]:
     Raises:
       ValueError: for a corrupt file; it names file, line or row, field, what was expected and what was found.
     """
-    records = file.read(path, check, BESIDE, key="title", field="new_title")
+    records = file.read(path, check, BESIDE, key="title", field="new_title", gym=GYM)
     return tuple(Task(id=record["id"], env="turtle", data=record) for record in records)
 
 

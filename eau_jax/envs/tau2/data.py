@@ -120,12 +120,12 @@ def text(path: Path) -> str:
     """The text of one of upstream's files.
 
     Raises:
-      TaskFileError: when it is missing, with the command that says where to get it.
+      TaskFileError: when it is missing, with the command that says where to get it, and when it is not UTF-8.
     """
     if not path.is_file():
         needs = "a tau2-bench domain folder has db.json, tasks.json, split_tasks.json and policy.md"
         raise file.TaskFileError(f"{path}: no such file; {upstream_files.advice(path) or needs}")
-    return path.read_text(encoding="utf-8")
+    return file.utf8(path)
 
 
 def _base(path: Path, tables: tuple[str, ...], fields: Mapping[str, Mapping[str, type]]) -> Base:
@@ -150,5 +150,5 @@ def _json(path: Path) -> Any:
         return json.loads(text(path))
     except json.JSONDecodeError as error:
         raise file.TaskFileError(f"{path}, line {error.lineno}: not JSON: {error}") from None
-    except UnicodeDecodeError as error:
-        raise file.TaskFileError(f"{path}, byte {error.start}: expected UTF-8 text") from None
+    except RecursionError:
+        raise file.TaskFileError(f"{path}: not JSON that can be read: it is nested too deep") from None

@@ -212,5 +212,5 @@ def _company(number: int, person: str, phone: str, rng: np.random.Generator) -> 
 def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text(path))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise file.TaskFileError(f"{path}: expected TOML, found: {error}") from None
