@@ -81,7 +81,7 @@ def trained(sealed: Path, run: str, step: int, test: Test) -> None:
 
 def content(task: Task) -> str:
     """A short digest of what a task says, without its id: 64 bits of SHA-256, in hex."""
-    return _short([task.env, {key: value for key, value in task.data.items() if value != task.id}])
+    return _short([task.env, {key: value for key, value in task.data.items() if key != "id" and value != task.id}])
 
 
 def _digests(test: Test) -> list[tuple[str, str]]:
