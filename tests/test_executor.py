@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from eau_jax.clients import executor_process as process
-from eau_jax.clients.executor import Executor, Limits, Outcome, source
+from eau_jax.clients.executor import Executor, Limits, Outcome, _ending, _run_once, source
 from eau_jax.core.types import InfraError
 
 QUICK = Executor(Limits(call_seconds=0.2, cpu_seconds=1, wall_seconds=2.0))
@@ -73,7 +73,7 @@ HOSTILE = {
     "kill itself": ("import os, signal\ndef f(x):\n    os.kill(os.getpid(), signal.SIGKILL)", Outcome.CRASHED),
     "terminate itself": ("import os\ndef f(x):\n    os.kill(os.getpid(), 15)", Outcome.CRASHED),
     "raise SIGKILL": ("import signal\ndef f(x):\n    signal.raise_signal(9)", Outcome.CRASHED),
-    "raise SIGXCPU": ("import signal\ndef f(x):\n    signal.raise_signal(signal.SIGXCPU)", Outcome.CRASHED),
+    "raise SIGXCPU": ("import signal\ndef f(x):\n    signal.raise_signal(signal.SIGXCPU)", Outcome.TIMEOUT),
     "signal a thread": ("import signal, threading\ndef f(x):\n    signal.pthread_kill(threading.get_ident(), 9)",
                         Outcome.CRASHED),
     "stop itself": ("import signal\ndef f(x):\n    signal.raise_signal(signal.SIGSTOP)", Outcome.TIMEOUT),
@@ -123,6 +123,38 @@ HOSTILE = {
     "equal to everything": ("class All:\n    def __eq__(self, other): return True\ndef f(x):\n    return All()",
                             Outcome.RAISED),
 }
+
+
+DEEP = {
+    "Python": "return f(x + 1)", "sorted": "return sorted([x], key=f)", "map": "return list(map(f, [x]))",
+    "sub": "return re.sub('a', f, 'a')", "attribute": "return f.__class__.__getattribute__(A(), 'b')",
+    "comparison": "return functools.cmp_to_key(f)(x) < functools.cmp_to_key(f)(x)"}
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).parent.parent.name)
+def test_recursion_of_any_depth_is_a_recursion_error_each_time(python):
+    executor = Executor(python=python)
+    for name, body in DEEP.items():
+        code = (f"import functools, re, sys\nsys.setrecursionlimit(10**9)\nclass A:\n    b = property(lambda self: f(1))\n"
+                f"def f(x{', y=0' if name == 'comparison' else ''}):\n    {body}\n")   # 3.13.0 falls over defaults by itself
+        outcomes = {executor.run(code, ("f(1)",))[0].outcome for _ in range(5)}
+        assert outcomes == {Outcome.RECURSION}, (name, outcomes)
+    deep = "import sys\nsys.setrecursionlimit(9000)\ndef f(x):\n    return x and 1 + f(x - 1)\n"
+    assert executor.run(deep, ("f(8000)", "sys.getrecursionlimit()"))[0].text == hex(8000)
+    wrong = executor.run("import sys\nsys.setrecursionlimit('9')", ("1",))[0]
+    assert wrong.outcome is Outcome.RAISED and "TypeError" in wrong.text
+
+
+def test_what_may_change_from_run_to_run_is_not_remembered():
+    for end, outcome in ((process.End("itself", -signal.SIGXCPU, 0.7), Outcome.TIMEOUT),
+                         (process.End("itself", -signal.SIGKILL, 0.7), Outcome.TIMEOUT),
+                         (process.End("itself", -signal.SIGKILL, 0.1), Outcome.CRASHED),
+                         (process.End("itself", -signal.SIGSEGV, 0.9), Outcome.CRASHED)):
+        assert _ending(end, QUICK.limits).outcome is outcome
+    for name, kept in (("os._exit", 0), ("deep recursion", 1)):
+        before = _run_once.cache_info().currsize
+        assert len({judge(HOSTILE[name][0] + "  # not remembered yet", calls=CALLS[:1]).outcome for _ in range(5)}) == 1
+        assert _run_once.cache_info().currsize - before - kept in (0, 1)     # 1: the reference, the first time
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))

@@ -36,12 +36,13 @@ class Outcome(enum.Enum):
     WRONG = "wrong"            # another value
     RAISED = "raised"          # an exception
     SYNTAX = "syntax"          # it is not Python
-    TIMEOUT = "timeout"        # too much processor or wall-clock time
+    TIMEOUT = "timeout"        # too much processor or wall-clock time; SIGXCPU always
     MEMORY = "memory"
-    RECURSION = "recursion"
+    RECURSION = "recursion"    # RecursionError, whatever limit the submission sets: the highest is `executor_lock.DEPTH`
     OUTPUT = "output"          # it printed or returned too much
     FORBIDDEN = "forbidden"    # it tried to use files, processes, sockets or the interpreter's insides
     CRASHED = "crashed"        # it ended the process (`sys.exit`, `os._exit`, a signal to itself) or brought it down
+                               # (SIGSEGV: memory that is not its own, or the small stack of a thread that it started)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,8 +175,8 @@ class Executor:
         """`run`, once a program: a reference comes back with every submission, and young policies repeat themselves."""
         try:
             return _run_once(self, code, calls)
-        except _Slow as slow:
-            return slow.results
+        except _Unstable as unstable:
+            return unstable.results
 
     def _compare(self, result: Result, expected: Result) -> Outcome:
         if result.outcome is not Outcome.AGREES:
@@ -221,7 +222,7 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class _Slow(Exception):
+class _Unstable(Exception):
     """Results that are not remembered: on a less busy machine they might be others."""
 
     def __init__(self, results: tuple[Result, ...]):
@@ -232,8 +233,8 @@ class _Slow(Exception):
 @functools.lru_cache(maxsize=8192)
 def _run_once(executor: Executor, code: str, calls: tuple[str, ...]) -> tuple[Result, ...]:
     results = executor.run(code, calls)
-    if any(result.outcome is Outcome.TIMEOUT for result in results):
-        raise _Slow(results)
+    if any(result.outcome in (Outcome.TIMEOUT, Outcome.CRASHED) for result in results):
+        raise _Unstable(results)
     return results
 
 
@@ -243,7 +244,8 @@ def _ending(end: process.End, limits: Limits) -> Result:
         return Result(Outcome.TIMEOUT, "too much wall-clock time")
     if end.why == "flood":
         return Result(Outcome.OUTPUT, "the results are too long")
-    if end.code in (-signal.SIGXCPU, -signal.SIGKILL) and end.seconds > limits.cpu_seconds - 0.1:
+    # SIGKILL is the kernel's too, a second after a SIGXCPU that was ignored; what it says of the time spent is coarse.
+    if end.code == -signal.SIGXCPU or end.code == -signal.SIGKILL and end.seconds > limits.cpu_seconds / 2:
         return Result(Outcome.TIMEOUT, "too much processor time")
     what = f"signal {-end.code}" if end.code < 0 else f"exit status {end.code}"
     return Result(Outcome.CRASHED, f"the process ended itself or was ended ({what})")

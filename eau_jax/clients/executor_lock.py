@@ -15,6 +15,8 @@ import threading
 
 FIRST_USER, NOBODY = 1_000_000_000, 65534   # a process of root becomes user FIRST_USER + its id: nothing else belongs to him
 THREADS = 32                                # of such a user
+STACK, DEPTH = 64 * 2**20, 10_000           # bytes of the main thread's stack, and the deepest recursion limit there: C code
+                                            # that calls Python back (a key of `sorted`) takes 2.5 KB a level
 PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 8, 22, 38
 CAP_DAC_READ_SEARCH = 2
 NATIVE = ("landlock", "seccomp")            # protections that need ctypes
@@ -82,7 +84,18 @@ def lock_in(job, names, folders):
             if hasattr(module, name):
                 setattr(module, name, functools.partial(sys.audit, "_thread.start_new_thread"))
     _remove()
+    sys.setrecursionlimit = _capped(sys.setrecursionlimit)
     return library
+
+
+def _capped(set_limit):
+    """`sys.setrecursionlimit` as far as the stack bears, so that recursion of any depth ends in a RecursionError."""
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    most = DEPTH if stack < 0 else min(DEPTH, DEPTH * stack // STACK)
+
+    def setrecursionlimit(limit, /):
+        set_limit(min(limit, most) if isinstance(limit, int) else limit)
+    return setrecursionlimit
 
 
 def _remove():
@@ -125,9 +138,11 @@ def _limits(job):
             held = int(sizes.read().split()[0]) * resource.getpagesize()
     except OSError:
         held = 0
-    memory = held + job["memory"]
+    memory, most = held + job["memory"], resource.getrlimit(resource.RLIMIT_STACK)[1]
+    stack = STACK if most < 0 else min(STACK, most)
     for name, value, hard in (("RLIMIT_CORE", 0, 0), ("RLIMIT_FSIZE", 0, 0), ("RLIMIT_NOFILE", 32, 32),
-                              ("RLIMIT_AS", memory, memory), ("RLIMIT_CPU", job["cpu_seconds"], job["cpu_seconds"] + 1)):
+                              ("RLIMIT_AS", memory, memory), ("RLIMIT_STACK", stack, stack),
+                              ("RLIMIT_CPU", job["cpu_seconds"], job["cpu_seconds"] + 1)):
         try:
             resource.setrlimit(getattr(resource, name), (value, hard))
         except (AttributeError, ValueError, OSError):
