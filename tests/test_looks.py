@@ -172,7 +172,7 @@ def test_every_wrong_type_in_a_record_is_named(root):
             except RunFolderError as error:
                 assert "record" in str(error)
             else:
-                assert name == "user_identity"   # says of a user what it likes
+                assert odd == {"intention": 5} and name in ("user_identity", "seen_before", "training_looks")
 
 
 def test_episodes_that_the_record_does_not_follow_from_are_refused(root):
