@@ -1,6 +1,7 @@
 """Front-end tasks: the loader, the browser call (with a stand-in that writes a picture) and the similarity."""
 
 import base64
+import html.parser
 import io
 import json
 import os
@@ -77,7 +78,42 @@ def test_a_scripted_browser_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     image = screenshot("<p>Caf\u00e9", width=20, height=10)
     assert image.shape == (10, 20, 3) and tuple(image[5, 0]) == (255, 0, 0) and tuple(image[5, 19]) == (0, 0, 255)
-    assert (tmp_path / "seen.html").read_text(encoding="utf-8") == "<p>Caf\u00e9"
+    assert "&lt;p&gt;Caf\u00e9" in (tmp_path / "seen.html").read_text(encoding="utf-8")
+
+
+class Parts(html.parser.HTMLParser):
+    """The tags of a page with their attributes, and its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.texts.append(data.strip())
+
+
+HOSTILE = """</iframe>"><script>location = 'file:///etc/passwd'</script>
+<meta http-equiv="refresh" content="0;url=file:///etc/passwd">
+<iframe src="file:///etc/passwd"></iframe><base href='file:///'><!-- " ' {0} &quot; &#34; -->"""
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_a_page_is_drawn_in_a_frame_that_reaches_nothing(tmp_path, monkeypatch, user):
+    """Whatever it holds, all of it stands in one attribute; Chromium's sandbox is off for root alone."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    screenshot(HOSTILE, _script(tmp_path, f'cp "$page" {tmp_path}/seen.html; echo "$@" > {tmp_path}/options; draw'), 8, 8)
+    seen = Parts((tmp_path / "seen.html").read_text(encoding="utf-8"))
+    assert [tag for tag, _ in seen.tags] == ["meta", "meta", "style", "iframe"] and seen.texts[-1] == ""
+    assert seen.tags[-1][1] == {"sandbox": "allow-scripts", "srcdoc": HOSTILE}
+    rules = dict(rule.split(maxsplit=1) for rule in seen.tags[1][1]["content"].split("; "))
+    assert rules["default-src"] == rules["form-action"] == rules["base-uri"] == "'none'"
+    assert not any("file:" in rule or "*" in rule or "http" in rule or "self" in rule for rule in rules.values())
+    options = (tmp_path / "options").read_text().split()
+    assert ("--no-sandbox" in options) == (user == 0) and "--disable-web-security" not in options
 
 
 @pytest.mark.parametrize("then, said", [

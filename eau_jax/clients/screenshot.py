@@ -2,8 +2,13 @@
 
 ColBench's front-end tasks are scored by the cosine of CLIP embeddings of two pages' screenshots. Any embedder will do
 here: a function from an image to a vector.
+
+Nobody has checked the page. It is drawn in a frame of its own without an origin: its scripts run, but neither it nor what it
+links to reaches a file, a server or the page around it, and it cannot lead the window elsewhere. Chromium keeps its own
+sandbox, unless we are root, for whom it has none: draw as another user, or in a container that holds nothing of value.
 """
 
+import html
 import os
 import re
 import shutil
@@ -26,6 +31,13 @@ _REMOTE = re.compile(r"""(?:https?:)?//[^\s"'()<>]+\.(?:png|jpe?g|gif|webp|svg)[
                      r"""|https?://(?:source\.unsplash\.com|picsum\.photos|via\.placeholder\.com|placehold\.co)"""
                      r"""[^\s"'()<>]*""", re.IGNORECASE)
 
+# Rules of a page bind the frames in it too, and what they may turn to.
+_FRAME = """<!DOCTYPE html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+img-src data:; font-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; form-action 'none'; \
+base-uri 'none'"><style>html, body, iframe {{ margin: 0; border: 0; width: 100%; height: 100%; display: block }}</style>
+<iframe sandbox="allow-scripts" srcdoc="{}"></iframe>
+"""
+
 Embed = Callable[[np.ndarray], np.ndarray]   # u8[H, W, 3] -> f[D]
 
 
@@ -42,11 +54,11 @@ def browser() -> str:
     return found
 
 
-def screenshot(html: str, path: str = "", width: int = 1280, height: int = 960, seconds: float = 30.0) -> np.ndarray:
+def screenshot(page: str, path: str = "", width: int = 1280, height: int = 960, seconds: float = 30.0) -> np.ndarray:
     """The page as u8[height, width, 3]. It cannot reach the network; pictures from there become one grey picture.
 
     Args:
-      html: the page; only the first HTML_LIMIT characters count.
+      page: HTML; only the first HTML_LIMIT characters count.
       path: of the browser; found on the path where it is empty.
       width, height: of the window, 1 to 10,000 pixels.
 
@@ -62,11 +74,12 @@ def screenshot(html: str, path: str = "", width: int = 1280, height: int = 960, 
                          f"found {width} x {height}, {seconds} s")
     path = path or browser()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        page, picture = Path(folder, "page.html"), Path(folder, "page.png")
-        page.write_text(_REMOTE.sub(PICTURE, html[:HTML_LIMIT]), encoding="utf-8", errors="replace")
-        _draw([path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-               "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile",
-               f"--window-size={width},{height}", f"--screenshot={picture}", page.as_uri()], picture, seconds)
+        frame, picture = Path(folder, "page.html"), Path(folder, "page.png")
+        drawn = html.escape(_REMOTE.sub(PICTURE, page[:HTML_LIMIT]))
+        frame.write_text(_FRAME.format(drawn), encoding="utf-8", errors="replace")
+        _draw([path, "--headless", *(["--no-sandbox"] if os.geteuid() == 0 else []), "--disable-gpu",
+               "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}/profile",
+               f"--window-size={width},{height}", f"--screenshot={picture}", frame.as_uri()], picture, seconds)
         try:
             with Image.open(picture) as image:
                 return np.asarray(image.convert("RGB").resize((width, height)), np.uint8)
