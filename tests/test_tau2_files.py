@@ -10,10 +10,13 @@ from conftest import ROOT
 
 from eau_jax.config import ConfigError
 from eau_jax.config_file import call
-from eau_jax.core.types import Task
+from eau_jax.core.types import InfraError, Task
 from eau_jax.envs.file import TaskFileError
 from eau_jax.envs.gyms import tau as tau_gym
 from eau_jax.envs.tau2 import data as tau2_data
+from eau_jax.envs.tau2.call import call as tool_call
+from eau_jax.envs.tau2.record_check import check_record
+from eau_jax.envs.tau2.retail_tools import retail_tools
 from eau_jax.envs.tau2.world import world
 from eau_jax.envs.upstream_files import FILES, advice, origin
 from eau_jax.eval.plan import Plan
@@ -67,6 +70,90 @@ def changed(place, value):
 def test_a_sound_folder_is_read(tmp_path):
     domain = tau2_data.load(folder(tmp_path))
     assert [task.id for task in domain.split("base")] == ["t1"] and domain.policy_solo == "Be quick."
+
+
+def placed(record, place, value):
+    """A copy of the record with the value at a dotted place."""
+    record = copy.deepcopy(record)
+    *path, last = [int(each) if each.isdigit() else each for each in place.split(".")]
+    holder = record
+    for each in path:
+        holder = holder[each]
+    holder[last] = value
+    return record
+
+
+RETAIL = {
+    "products": {"p1": {"name": "Cup", "product_id": "p1", "variants": {
+        "i1": {"item_id": "i1", "options": {"color": "red"}, "available": True, "price": 5.0}}}},
+    "users": {"ann": {"user_id": "ann", "name": {"first_name": "Ann", "last_name": "Lee"}, "address": {"zip": "1"},
+                      "email": "a@b.c", "orders": ["o1"], "payment_methods": {
+                          "gift_card_1": {"source": "gift_card", "balance": 5.0}, "paypal_1": {"source": "paypal"}}}},
+    "orders": {"o1": {"order_id": "o1", "user_id": "ann", "address": {}, "status": "pending",
+                      "items": [{"name": "Cup", "product_id": "p1", "item_id": "i1", "price": 5.0, "options": {}}],
+                      "payment_history": [
+                          {"transaction_type": "payment", "amount": 5.0, "payment_method_id": "paypal_1"}]}}}
+DAY = {"status": "available", "available_seats": {"business": 1, "economy": 1, "basic_economy": 1},
+       "prices": {"business": 9, "economy": 5, "basic_economy": 3}}
+AIRLINE = {
+    "flights": {"f1": {"flight_number": "f1", "origin": "SFO", "destination": "JFK",
+                       "scheduled_departure_time_est": "06:00:00", "scheduled_arrival_time_est": "07:00:00",
+                       "dates": {"2024-05-20": DAY, "2024-05-21": {"status": "landed"}}}},
+    "users": {"bob": {"user_id": "bob", "name": {"first_name": "Bob", "last_name": "Lee"}, "address": {"zip": "1"},
+                      "email": "b@b.c", "reservations": ["r1"], "payment_methods": {
+                          "certificate_1": {"source": "certificate", "amount": 5},
+                          "credit_card_1": {"source": "credit_card"}}}},
+    "reservations": {"r1": {"reservation_id": "r1", "user_id": "bob", "origin": "SFO", "destination": "JFK",
+                            "cabin": "economy", "flights": [{"flight_number": "f1", "date": "2024-05-20", "price": 5}],
+                            "passengers": [{}], "payment_history": [{"payment_id": "credit_card_1", "amount": 5}],
+                            "total_baggages": 0, "nonfree_baggages": 0}}}
+
+
+@pytest.mark.parametrize("name, place, value, said", [
+    ("retail", "orders.o1.items", [1], r"items\[0\]: expected an object, found 1"),
+    ("retail", "orders.o1.items.0.price", "abc", r"items\[0\].price: expected a number, found 'abc'"),
+    ("retail", "orders.o1.items.0.price", True, r"items\[0\].price: expected a number, found True"),
+    ("retail", "orders.o1.payment_history", [{}], r"payment_history\[0\].transaction_type: expected a string, found n"),
+    ("retail", "orders.o1.payment_history", [], "payment_history: expected one payment or more, found none"),
+    ("retail", "users.ann.payment_methods.gift_card_1", None, "gift_card_1: expected an object, found nothing"),
+    ("retail", "users.ann.payment_methods.gift_card_1", {"source": "gift_card"}, "balance: expected a number, found n"),
+    ("retail", "users.ann.payment_methods.gift_card_1.source", [], r"source: expected a string, found \[\]"),
+    ("retail", "users.ann.orders", [3], r"orders\[0\]: expected a string, found 3"),
+    ("retail", "users.ann.name", {"first_name": "Ann"}, "name.last_name: expected a string, found nothing"),
+    ("retail", "products.p1.variants.i1.price", "abc", "variants.i1.price: expected a number, found 'abc'"),
+    ("retail", "products.p1.variants.i1.available", 1, "variants.i1.available: expected true or false, found 1"),
+    ("airline", "reservations.r1.flights", [{"flight_number": "f1"}], r"flights\[0\].date: expected a string, found n"),
+    ("airline", "reservations.r1.payment_history.0.amount", None, r"payment_history\[0\].amount: expected a number"),
+    ("airline", "reservations.r1.nonfree_baggages", 1.5, "nonfree_baggages: expected a whole number, found 1.5"),
+    ("airline", "flights.f1.dates.2024-05-20.prices.economy", "5", "prices.economy: expected a number, found '5'"),
+    ("airline", "flights.f1.dates.2024-05-21", None, "dates.2024-05-21: expected an object, found nothing"),
+    ("airline", "users.bob.payment_methods.certificate_1.amount", None, "certificate_1.amount: expected a number"),
+])
+def test_what_a_tool_reads_is_checked_when_the_database_is_read(tmp_path, name, place, value, said):
+    base = {"retail": RETAIL, "airline": AIRLINE}[name]
+    table, key, _ = place.split(".", 2)
+    check_record(name, table, key, base[table][key])
+    path = tmp_path / name
+    path.mkdir()
+    (path / "db.json").write_text(json.dumps(placed(base, place, value)))
+    with pytest.raises(TaskFileError, match=rf"db.json, field {table}.{key}.*{said}"):
+        tau2_data.load(path)
+
+
+def test_a_set_up_that_leaves_an_unsound_record_is_refused(tmp_path):
+    task = changed("initial_state.initialization_data", {"agent_data": {"tasks": {"task_9": {"title": "x"}}}})
+    with pytest.raises(TaskFileError, match="initial_state: expected sound records, but it leaves tasks.task_9.task_id"):
+        tau2_data.load(folder(tmp_path, tasks_json=[task]))
+
+
+@pytest.mark.parametrize("place, value", [("orders.o1.items", [1]), ("products.p1.variants.i2.price", "abc")])
+def test_a_tool_that_meets_unsound_data_is_not_the_agents_fault(place, value):
+    sound = placed(RETAIL, "products.p1.variants.i2", RETAIL["products"]["p1"]["variants"]["i1"])
+    arguments = {"order_id": "o1", "item_ids": ["i1"], "new_item_ids": ["i2"], "payment_method_id": "paypal_1"}
+    change = lambda base: tool_call(retail_tools(), base, {}, "modify_pending_order_items", arguments)
+    assert not change(sound).error
+    with pytest.raises(InfraError, match="^the tool modify_pending_order_items cannot work with the records"):
+        change(placed(sound, place, value))
 
 
 ACTION, ASSERTION = "evaluation_criteria.actions.0.", "evaluation_criteria.env_assertions.0."
@@ -149,7 +236,7 @@ def test_a_slip_in_a_task_is_said(tmp_path, place, value, said):
     ("split_tasks_json", ["t1"], "expected an object of lists of task ids"),
     ("db_json", {**BASE, "users": {"user_1": {"user_id": "user_1", "name": "x"}}},
      "field users.user_1.tasks: expected a list, found nothing"),
-    ("db_json", {**BASE, "users": {"user_1": 3}}, "field users.user_1.user_id: expected a string, found 3"),
+    ("db_json", {**BASE, "users": {"user_1": 3}}, "field users.user_1: expected an object, found 3"),
     ("user_db_json", {}, "field notifications: expected an object of records, found nothing"),
     ("policy_solo_md", None, "policy_solo.md: no such file"), ("user_db_json", None, "user_db.json: no such file"),
     ("tasks_json", None, "tasks.json: no such file")])

@@ -72,7 +72,8 @@ def _unkeyed(objects: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 def _joined(path: Path, check: Check, pattern: str, key: str, field: str, gym: str) -> tuple[Record, ...]:
     names, files = {number: row["reward_model"][key] for number, row in rows(path, key, gym)}, beside(path, pattern, gym)
     if not files:
-        raise TaskFileError(f"{path}: expected the records in {path.parent / pattern}{_or_in(path, gym)}, found no such file")
+        where = f"{path.parent / pattern}{_or_in(path, gym)}"
+        raise TaskFileError(f"{path}: expected the records in {where}, found no such file")
     known = {record[field]: record for file in files for record in _checked(file, check)}
     for number, name in names.items():
         if name not in known:
@@ -159,7 +160,8 @@ def rows(path: Path, key: str = "id", gym: str = "") -> list[tuple[int, dict[str
         if gym and other not in (None, gym):
             others[str(other)] += 1
         elif not isinstance(model, Mapping) or key not in model:
-            raise TaskFileError(f"{path}, row {number}, field reward_model.{key}: expected a task's id, found {shown(model)}")
+            raise TaskFileError(f"{path}, row {number}, field reward_model.{key}: expected a task's id, found "
+                                f"{shown(model)}")
         else:
             found.append((number, row))
     if not found:

@@ -10,6 +10,7 @@ import math
 import operator
 from typing import Any, Callable, Mapping, NamedTuple
 
+from eau_jax.core.types import InfraError
 from eau_jax.envs.tau2.database import Base, Changed, View
 
 LARGEST = 10**9          # a number in an argument beyond this is refused
@@ -43,7 +44,12 @@ class Result(NamedTuple):
 
 
 def call(tools: Mapping[str, Tool], base: Base, changed: Changed, name: str, arguments: Mapping[str, Any]) -> Result:
-    """One tool call. Never raises, whatever the name and the arguments."""
+    """One tool call.
+
+    Raises:
+      InfraError: where the tool cannot work with a record: the data are at fault, not whoever calls. No name and no argument
+        leads to it on records that `record_check` finds sound.
+    """
     if name not in tools:
         return Result(f"Error: Tool '{name[:100]}' not found.", True, changed)
     tool, view = tools[name], View(base, changed)
@@ -51,6 +57,9 @@ def call(tools: Mapping[str, Tool], base: Base, changed: Changed, name: str, arg
         value = tool.run(view, checked(tool.parameters, arguments))
     except Refused as refusal:
         return Result(f"Error: {refusal}", True, changed)
+    except Exception as error:
+        raise InfraError(f"the tool {name} cannot work with the records of the database or of the task's initial_state "
+                         f"({type(error).__name__}: {error}); mend what the call names: {short(arguments)}") from error
     text = value if isinstance(value, str) else json.dumps(value)
     return Result(text, False, view.changed if tool.kind == "write" else changed)
 

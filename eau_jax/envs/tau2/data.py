@@ -19,30 +19,17 @@ from eau_jax.envs.tau2.database import Base
 from eau_jax.envs.tau2.domain import USER_TABLES, Domain
 from eau_jax.envs.tau2.evaluate import start
 from eau_jax.envs.tau2.mock_tools import mock_functions, mock_tools, mock_user_tools
+from eau_jax.envs.tau2.record_check import check_record
 from eau_jax.envs.tau2.retail_tools import retail_tools
 from eau_jax.envs.tau2.task_check import Known, check_criteria, check_initial_state, check_scenario
 
 DOMAINS = ("airline", "retail", "mock")
-_FIELDS = {    # table -> fields that every record has, with their types; tools read these
-    "flights": {"flight_number": str, "origin": str, "destination": str, "dates": dict},
-    "reservations": {"reservation_id": str, "user_id": str, "origin": str, "destination": str, "flights": list,
-                     "passengers": list, "payment_history": list, "total_baggages": int, "nonfree_baggages": int,
-                     "cabin": str},
-    "products": {"name": str, "product_id": str, "variants": dict},
-    "orders": {"order_id": str, "user_id": str, "address": dict, "items": list, "status": str, "payment_history": list},
-    "tasks": {"task_id": str, "title": str, "status": str},
-    "notifications": {"notification_id": str, "message": str, "status": str}}
-_USERS = {"airline": {"user_id": str, "name": dict, "address": dict, "email": str, "payment_methods": dict,
-                      "reservations": list},
-          "retail": {"user_id": str, "name": dict, "address": dict, "email": str, "payment_methods": dict, "orders": list},
-          "mock": {"user_id": str, "name": str, "tasks": list}}
 _TABLES = {"airline": ("flights", "users", "reservations"), "retail": ("products", "users", "orders"),
            "mock": ("tasks", "users")}
 _UNSET = {  # fields that the tools set later: they are null until then
     "orders": ("cancel_reason", "exchange_items", "exchange_new_items", "exchange_payment_method_id",
                "exchange_price_difference", "return_items", "return_payment_method_id"),
     "reservations": ("status",), "tasks": ("description",), "notifications": ("task_id",)}
-_TYPES = {str: "a string", int: "a number", list: "a list", dict: "an object"}
 
 
 def load(folder: str | Path) -> Domain:
@@ -62,9 +49,9 @@ def load(folder: str | Path) -> Domain:
 @functools.lru_cache(maxsize=None)
 def _load(path: Path) -> Domain:
     name = path.name
-    base = _base(path / "db.json", _TABLES[name], _FIELDS | {"users": _USERS[name]})
+    base = _base(path / "db.json", _TABLES[name], name)
     if name == "mock":
-        base |= _base(path / "user_db.json", tuple(USER_TABLES), _FIELDS)
+        base |= _base(path / "user_db.json", tuple(USER_TABLES), name)
     domain = Domain(
         name=name, policy=text(path / "policy.md"), policy_solo=text(path / "policy_solo.md") if name == "mock" else "",
         base=base, tasks=(), splits={}, tools={"airline": airline_tools, "retail": retail_tools, "mock": mock_tools}[name](),
@@ -86,7 +73,11 @@ def check(record: Mapping[str, Any], domain: Domain) -> None:
     check_scenario(record)
     check_initial_state(record, known)
     check_criteria(record, known)
-    start(domain, Task(id=record.get("id", ""), env="", data=record))
+    for (table, key), left in start(domain, Task(id=record.get("id", ""), env="", data=record)).changed.items():
+        try:
+            check_record(domain.name, table, key, left)
+        except ValueError as error:
+            raise ValueError(f"initial_state: expected sound records, but it leaves {error}") from None
 
 
 def _named(record: Mapping[str, Any], domain: Domain) -> None:
@@ -128,18 +119,17 @@ def text(path: Path) -> str:
     return file.utf8(path)
 
 
-def _base(path: Path, tables: tuple[str, ...], fields: Mapping[str, Mapping[str, type]]) -> Base:
+def _base(path: Path, tables: tuple[str, ...], domain: str) -> Base:
     data = _json(path)
     for table in tables:
         if not isinstance(data, dict) or not isinstance(data.get(table), dict):
             raise file.TaskFileError(f"{path}, field {table}: expected an object of records, found "
                                      f"{file.shown(data.get(table) if isinstance(data, dict) else data)}")
         for key, record in data[table].items():
-            for field, kind in fields[table].items():
-                if not isinstance(record, dict) or not isinstance(record.get(field), kind):
-                    raise file.TaskFileError(
-                        f"{path}, field {table}.{key}.{field}: expected {_TYPES[kind]}, found "
-                        f"{file.shown(record.get(field) if isinstance(record, dict) else record)}")
+            try:
+                check_record(domain, table, key, record)
+            except ValueError as error:
+                raise file.TaskFileError(f"{path}, field {error}") from None
             for field in _UNSET.get(table, ()):
                 record.setdefault(field, None)
     return {table: data[table] for table in tables}

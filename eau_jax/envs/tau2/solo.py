@@ -72,7 +72,7 @@ def solo(domain: Domain, system: str | None = None) -> Env:
                 check_solo(task.data)
             except ValueError as error:
                 raise ValueError(f"task {task.id!r}, field {error}; it has no solo mode; "
-                                 "eau_jax.envs.tau2.solo.playable(domain) has the tasks that can be played without a user") from None
+                                 "eau_jax.envs.tau2.solo.playable(domain) has the tasks that need no user") from None
         return tuple(map(row, tasks))
 
     nothing = lambda task, mask, seed: ()
