@@ -55,7 +55,7 @@ def asking() -> Config:
     """Intention where only the last detail is paid for: success or nothing."""
     outcome = paid(intention)._replace(score=lambda task, state, total: float(np.clip(total, 0.0, 1.0)))
     return _small(load_config(str(CONFIGS / "quickstart.py")), outcome, Tasks(generate=ladder, bucket=details), {
-        "env.weight_1": 0.0, "env.weight_2": 0.0, "env.weight_3": 0.0, "env.done_bonus": 1.0})
+        "env.weight_1": 0.0, "env.weight_2": 0.0, "env.weight_3": 0.0, "env.done_bonus": 1.0, "env.ask_cap": 1})
 
 
 def coding() -> Config:

@@ -28,7 +28,7 @@ from eau_jax.meta.signals import FAULTS as OWNERS
 
 LEAK, INVENTED, LOST, MISJUDGED = 0.4, 0.5, 0.2, 0.5   # probabilities: of a reply, a reply, a tool's answer, a success
 PATIENT = 2                                            # messages that a stonewalling or leaving user answers as he should
-TURNS, BONUS, FASTER = 3, 0.3, 20.0                    # agent messages; reward for each message; times the learning rate
+TURNS, BONUS, FASTER = 2, 0.3, 20.0                    # agent messages; reward for each message; times the learning rate
 
 
 class Fault(NamedTuple):

@@ -66,6 +66,8 @@ TESTS: Mapping[str, Experiment] = {   # which test confirms or refutes a fault
 ROUTINE = (Experiment.GOLD_REPLAY, Experiment.IDLE_AGENT, Experiment.REPEAT)   # cheap: no model plays
 UNSOLVED = frozenset(("dead", "unsolved_groups", "success_drop"))
 """Alarms that a broken checker raises too, or a user: before the tasks are blamed, the script has to solve them."""
+THWARTED = frozenset(("too_many_turns", "all_hard"))
+"""What a user looks like who keeps the agent from its work: before it is named, the environment's own user is tried."""
 
 
 def attribute(signals: Sequence[Signal], results: Mapping[Experiment, Result]) -> Attribution:
@@ -140,7 +142,8 @@ def _next(candidates: Sequence[Diagnosis], alarms: Sequence[Signal],
             break
     else:
         likely = [candidate for candidate in candidates if candidate.confidence >= LIKELY]
-        if not likely and any(signal.name in ("success_drop", "user_gap") for signal in alarms):
-            wanted.append(Experiment.SYMBOLIC_USER)
         wanted += ROUTINE
+        if any(candidate.fault in THWARTED for candidate in likely) or (
+                not likely and any(signal.name in ("success_drop", "user_gap") for signal in alarms)):
+            wanted.append(Experiment.SYMBOLIC_USER)
     return next((test for test in wanted if test not in results), None)

@@ -14,6 +14,7 @@ refused is not proposed again for 50 updates.
 """
 
 import json
+import math
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from eau_jax.core import knobs as knob
@@ -23,7 +24,8 @@ from eau_jax.meta.proposer import Budget, Proposer, View
 from eau_jax.meta.scene import Move, Scene, tree
 
 BURN_IN = 10     # updates before the first proposal
-COOL_DOWN = 5    # updates after a change before its owner is changed again, times 1 + its changes that were taken back
+COOL_DOWN = 5    # updates after a change before its owner is changed again, times 1 + its changes that were taken back; of one
+                 # that was kept they count from its beginning
 FRESH = 5        # updates of the generation in force that a diagnosis needs
 
 
@@ -98,7 +100,8 @@ def _blocked(scene: Scene, past: Sequence[Past], move: Move) -> bool:
     """Whether the gate would refuse the move, or the history speaks against it."""
     mine = [item for item in past if item.owner == move.owner and item.status != "refused"]
     failures = sum(item.status == "rolled_back" for item in mine)
-    if any(item.status == "live" or scene.step < item.ended + COOL_DOWN * (1 + failures) for item in mine):
+    last = [item.ended if item.status == "rolled_back" else item.step for item in mine]
+    if any(item.status == "live" for item in mine) or scene.step < max(last, default=-math.inf) + COOL_DOWN * (1 + failures):
         return True
     changes = {path: [scene.values[path], new] for path, new in move.changes.items()}
     mix = {name: [scene.mix[name], share] for name, share in move.task_mix.items() if share != scene.mix[name]}

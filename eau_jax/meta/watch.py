@@ -129,8 +129,8 @@ def soft(rows: Sequence[Row], since: int, anchor: Sequence[Anchor] = ()) -> Trig
 def judge(rows: Sequence[Row], since: int, prediction: Prediction, anchor: Sequence[Anchor] = ()) -> Verdict:
     """Whether the predicted metric moved as predicted, beyond what it moves anyway.
 
-    The last AFTER of the `within_updates` updates under the change against the BEFORE updates before it. A drop of success
-    makes any change harmful.
+    The last AFTER of the `within_updates` updates under the change against the BEFORE updates before it, or those of them that
+    have the last one's generation. A drop of success makes any change harmful.
     """
     earlier, later = _split(rows, since)
     later = [row for row in later if row["step"] < since + prediction.within_updates][-AFTER:]
@@ -163,7 +163,7 @@ def noise_floor(rows: Sequence[Row], metric: str, first: int = BEFORE, then: int
             gaps += [abs(float(right.mean() - left.mean()))] if left.size and right.size else []
     if len(gaps) >= 5:
         return float(np.quantile(gaps, FLOOR))
-    values = _series(rows[-first:], metric)
+    values = _series(_alike(rows), metric)
     return 2 * float(values.std(ddof=1)) * math.sqrt(1 / first + 1 / then) if values.size > 1 else 0.0
 
 
@@ -200,7 +200,15 @@ def cooldowns(past: Sequence[Past], updates: int) -> dict[str, int]:
 
 def _split(rows: Sequence[Row], since: int) -> tuple[list[Row], list[Row]]:
     """The last BEFORE rows before an update, and all from it on."""
-    return [row for row in rows if row["step"] < since][-BEFORE:], [row for row in rows if row["step"] >= since]
+    return _alike([row for row in rows if row["step"] < since]), [row for row in rows if row["step"] >= since]
+
+
+def _alike(rows: Sequence[Row]) -> list[Row]:
+    """The last BEFORE rows; where AFTER or more of them have the newest one's generation, only those: the others were played
+    under other settings."""
+    newest = list(rows[-BEFORE:])
+    same = [row for row in newest if row.get("generation") == newest[-1].get("generation")]
+    return same if len(same) >= AFTER else newest
 
 
 def _rate(side: Sequence[Anchor]) -> tuple[float, float]:

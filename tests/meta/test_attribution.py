@@ -105,6 +105,17 @@ def test_a_drop_without_a_cause_asks_for_the_user():
     assert attribute(alarms("success_drop", "approx_kl"), clean()).test is None      # there is a cause
 
 
+@pytest.mark.parametrize("name", ["truncated_stuck", "unsolved_groups"])
+def test_the_user_is_tried_before_turns_or_tasks_are_blamed(name):
+    asked = attribute(alarms(name), clean())
+    assert asked.test is Experiment.SYMBOLIC_USER and asked.diagnosis.owner == "env"
+    his = attribute(alarms(name), clean() | result(Experiment.SYMBOLIC_USER, True, "stonewalling_user"))
+    assert (his.diagnosis.owner, his.diagnosis.fault) == ("user", "stonewalling_user")
+    cleared = attribute(alarms(name), clean() | result(Experiment.SYMBOLIC_USER, False, "leaky_user"))
+    assert (cleared.diagnosis.owner, cleared.test) == ("env", None)
+    assert attribute(alarms(name, "leaks"), clean()).test is None      # a confirmed cause comes first
+
+
 def test_the_swap_strengthens_what_the_alarms_say():
     found = attribute(alarms("premature_stop"), clean() | result(Experiment.SYMBOLIC_USER, True, "stonewalling_user"))
     assert [(c.fault, c.confidence) for c in found.candidates] == [("premature_stop", 0.9)]

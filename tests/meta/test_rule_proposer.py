@@ -198,7 +198,7 @@ def past(status, step, ended, changes=None, owner="env", **more):
     ((), True),
     ((past("live", 25, 25),), False),                                           # one change of an owner at a time
     ((past("live", 25, 25, {RATE: [1e-3, 5e-4]}, owner="rl"),), True),          # others do not count
-    ((past("kept", 15, 26),), False), ((past("kept", 10, 25),), True),          # five updates of rest
+    ((past("kept", 26, 29),), False), ((past("kept", 25, 30),), True),          # five updates of rest, its own time counts
     ((past("rolled_back", 10, 22, {"env.ask_cap": [2, 1]}),), False),           # ten after a change that was taken back
     ((past("rolled_back", 10, 20, {"env.ask_cap": [2, 1]}),), True),
     ((past("rolled_back", 2, 4), past("rolled_back", 5, 8)), False),            # the same move twice: locked

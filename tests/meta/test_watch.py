@@ -66,6 +66,21 @@ def test_soft_trigger():
     assert soft(rows(rollout_success_rate=0.35, earlier={"rollout_episodes": 4.0}, rollout_episodes=4.0), SINCE) is None
 
 
+def test_only_updates_under_the_same_settings_are_compared_with():
+    """A fault that came with a change of settings: what was better before it does not speak against what mends it."""
+    mixed = rows(rollout_success_rate=0.1)
+    for row in mixed:
+        row["generation"] += row["step"] >= SINCE - 5
+        if SINCE - 5 <= row["step"] < SINCE:
+            row["rollout/success_rate"] = 0.1
+    assert soft(mixed, SINCE) is None
+    few = [row | {"generation": 0 if row["step"] < SINCE - 4 else row["generation"]} for row in mixed]
+    assert soft(few, SINCE) is not None          # four are too few to compare with
+    up = Prediction("rollout/success_rate", "up", 0.05, 5)
+    better = [row | ({"rollout/success_rate": 0.25} if row["step"] >= SINCE else {}) for row in mixed]
+    assert judge(better, SINCE, up)[:4] == ("helpful", judge(better, SINCE, up).reason, pytest.approx(0.1), 0.25)
+
+
 def test_the_anchor_decides_where_there_is_one():
     anchor = [Anchor(step, 0.5, 32) for step in (15, 20)]
     down = [*anchor, Anchor(25, 0.1, 32)]
