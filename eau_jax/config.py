@@ -16,6 +16,7 @@ from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
 from eau_jax.models.config import LORA_TARGETS, Lora
 from eau_jax.samplers.jax_engine import JaxEngine
+from eau_jax.users.llm import checked
 from eau_jax.users.symbolic import symbolic
 
 Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importing it in the config file
@@ -406,6 +407,8 @@ class Config:
             raise ConfigError(f"rollout.refill = {self.rollout.refill}, but algorithm.keep_groups ranks the groups of a "
                               f"batch against each other and cannot judge one that comes later; set refill to 0, or choose "
                               f"informative of eau_jax.core.batching or unsolved of eau_jax.algorithms.keep")
+        if self.judge is not None:
+            checked(self.judge, "judge")
         if self.judge is not None and self.env.question is None and self.env.verdict is None:
             raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
         if self.meta.proposer is not None and self.meta.canary_tasks > self.rollout.tasks:

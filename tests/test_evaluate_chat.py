@@ -1,5 +1,6 @@
 """Evaluations whose player, user or judge is a model behind a real server: what it may do, what is recorded of it."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from chat_server import chat_server, completion, refusal
 from eau_jax import cli
 from eau_jax.clients import chat
 from eau_jax.clients.chat import ChatClient
+from eau_jax.config_file import load_config
 from eau_jax.core.records import read_lines
 from eau_jax.envs.gyms import intention_tasks
 from eau_jax.envs.gyms.function import function
@@ -24,6 +26,7 @@ from eau_jax.report.compare import compare
 from eau_jax.report.evaluation import remarks, write_page
 from eau_jax.users.llm import llm
 from eau_jax.users.mixture import mixture
+from eau_jax.users.role_play import role_play
 from eau_jax.users.symbolic import symbolic
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -242,6 +245,29 @@ def test_bad_plans_say_what_to_do(tmp_path, changes, said):
 def test_a_user_that_is_no_client():
     with pytest.raises(ValueError, match="<object object.*is no chat client; give one such as"):
         llm(object())
+
+
+class Unnamed:
+    """A client whose records would name no model."""
+
+    async def complete(self, messages):
+        return "yes"
+
+
+class Mute:
+    identity = {"model": "m"}
+
+
+@pytest.mark.parametrize("bad, said", [
+    (Unnamed(), "or give yours an attribute `identity`, a mapping of JSON values with the model's name under \"model\"$"),
+    (type("Shy", (Unnamed,), {"identity": {}})(), "or give yours an attribute `identity`"),
+    (Mute(), "or give yours an async method `complete`$")])
+def test_a_custom_client_is_looked_at_before_anything_is_played(tmp_path, bad, said):
+    config = load_config(str(ROOT / "configs" / "quickstart.py"))
+    for make in (lambda: llm(bad), lambda: role_play(bad), lambda: chat_model(bad), lambda: reflexion(bad),
+                 lambda: plan(tmp_path, judge=bad), lambda: dataclasses.replace(config, judge=bad)):
+        with pytest.raises(ValueError, match=said):
+            make()
 
 
 def test_the_terminal_shows_pass_k_and_averages(tmp_path, capsys):

@@ -14,7 +14,7 @@ from eau_jax.core.part import Env, User
 from eau_jax.core.types import HeldOutTask, InfraError, Task
 from eau_jax.eval.players import Player
 from eau_jax.rollout.episode import Pinned
-from eau_jax.users.llm import is_client
+from eau_jax.users.llm import checked
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
 
@@ -87,14 +87,13 @@ class Plan:
                 raise ValueError(f"benches: {bench!r:.60} is not a Bench(name, env, tasks) whose env is an Env and whose "
                                  f"tasks is a function without arguments, such as lambda: generate('test', 64, 0)")
             if not isinstance(bench.files, (tuple, list)) or not all(isinstance(file, (str, Path)) for file in bench.files):
-                raise ValueError(f"benchmark {bench.name!r}: files = {bench.files!r:.60}; it must be a tuple of paths, such as "
-                                 "('data/test.parquet',)")
+                raise ValueError(f"benchmark {bench.name!r}: files = {bench.files!r:.60}; it must be a tuple of paths, such "
+                                 "as ('data/test.parquet',)")
         if not callable(self.player) or not isinstance(self.user, User):
             raise ValueError("player must be a function that makes a Player, such as lambda: scripted('expert'), and user a "
                              "User, such as eau_jax.users.symbolic.symbolic")
-        if self.judge is not None and not is_client(self.judge):
-            raise ValueError(f"judge = {self.judge!r:.60} is no chat client; give one such as "
-                             "eau_jax.clients.chat.ChatClient(...)")
+        if self.judge is not None:
+            checked(self.judge, "judge")
         if self.judge is not None and self.benches and not any(b.env.question or b.env.verdict for b in self.benches):
             raise ValueError(f"judge would do nothing: {self.benches[0].env.name} has no question for one; leave it out")
         names = [bench.name for bench in self.benches]
@@ -121,8 +120,8 @@ def held_out(bench: Bench, limit: int) -> tuple[HeldOutTask, ...]:
                              f"{bench.env.name}; pair tasks with their own environment")
     twice = [name for name, times in collections.Counter(task.id for task in tasks).items() if times > 1]
     if twice:
-        raise ValueError(f"benchmark {bench.name!r}: {len(twice)} of its tasks come more than once, such as {twice[0]!r}; give "
-                         "each once, and use `repeats` to play it several times")
+        raise ValueError(f"benchmark {bench.name!r}: {len(twice)} of its tasks come more than once, such as {twice[0]!r}; "
+                         "give each once, and use `repeats` to play it several times")
     return tuple(HeldOutTask(task.id, task.env, task.data) for task in (tasks[:limit] if limit else tasks))
 
 
@@ -152,5 +151,5 @@ def _called(make: Callable[[], Any], what: str) -> Any:
     except (ValueError, OSError, InfraError, ModuleNotFoundError):
         raise
     except Exception as error:
-        raise ValueError(f"{what} failed: {type(error).__name__}: {error}; mend the plan's file, or set EAU_JAX_TRACEBACK=1 to "
-                         "see where") from error
+        raise ValueError(f"{what} failed: {type(error).__name__}: {error}; mend the plan's file, or set EAU_JAX_TRACEBACK=1 "
+                         "to see where") from error

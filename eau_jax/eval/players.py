@@ -15,7 +15,7 @@ from eau_jax.rollout.episode import Budgets, Pinned, run_episode
 from eau_jax.rollout.simulator import Simulator
 from eau_jax.rollout.template import Chat
 from eau_jax.samplers.types import Completion, TokenRequest
-from eau_jax.users.llm import Client, is_client
+from eau_jax.users.llm import Client, checked
 
 REACT = ("Work in steps. First write your thoughts between <think> and </think>: what you know, what is missing, what to do "
          "next. Then write exactly one act in the form described above, and nothing after it.")
@@ -77,8 +77,7 @@ def chat_model(client: Client, *, react: bool = False) -> Player:
 
 def described(client: Client, prompting: str) -> tuple[str, dict[str, Any]]:
     """The name and the identity of a player who speaks through `client`."""
-    if not is_client(client):
-        raise ValueError(f"{client!r:.60} is no chat client; give one such as eau_jax.clients.chat.ChatClient(...)")
+    checked(client)
     return str(client.identity["model"]), {"kind": "chat"} | dict(client.identity) | {"prompting": prompting}
 
 

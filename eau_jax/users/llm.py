@@ -41,9 +41,20 @@ class Client(Protocol):
         ...
 
 
-def is_client(value: Any) -> bool:
-    """Whether a value can be used as a client."""
-    return callable(getattr(value, "complete", None)) and isinstance(getattr(value, "identity", None), Mapping)
+def checked(client: Any, where: str = "") -> Client:
+    """The client, where it can be used as one; `where`: the setting that holds it, for the message.
+
+    Raises:
+      ValueError: names what a custom client lacks.
+    """
+    identity = getattr(client, "identity", None)
+    lacks = ["an async method `complete`"] if not callable(getattr(client, "complete", None)) else []
+    if not isinstance(identity, Mapping) or "model" not in identity:
+        lacks.append('an attribute `identity`, a mapping of JSON values with the model\'s name under "model"')
+    if lacks:
+        raise ValueError(f"{where}{' = ' if where else ''}{client!r:.60} is no chat client; give one such as "
+                         f"eau_jax.clients.chat.ChatClient(...), or give yours {' and '.join(lacks)}")
+    return client
 
 
 @struct.dataclass
@@ -58,8 +69,7 @@ def llm(client: Client) -> User:
     Raises:
       ValueError: when `client` is none.
     """
-    if not is_client(client):
-        raise ValueError(f"{client!r:.60} is no chat client; give one such as eau_jax.clients.chat.ChatClient(...)")
+    checked(client)
 
     async def voice(knobs: Knobs, words: Words) -> tuple[str, str]:
         wrong = ""

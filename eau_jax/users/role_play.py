@@ -13,7 +13,7 @@ from flax import struct
 from eau_jax.core.knobs import knob
 from eau_jax.core.part import User, Words
 from eau_jax.core.types import Said
-from eau_jax.users.llm import Client, fault, is_client, plain, respond
+from eau_jax.users.llm import Client, checked, fault, plain, respond
 
 STOP = "###STOP###"                           # what the model writes when it has nothing more to say
 GREETING = "Hello! How can I help you today?"  # stands before a conversation that the user opens
@@ -35,8 +35,7 @@ def role_play(client: Client) -> User:
     Raises:
       ValueError: when `client` is none.
     """
-    if not is_client(client):
-        raise ValueError(f"role_play({client!r:.60}): no chat client; give one such as eau_jax.clients.chat.ChatClient(...)")
+    checked(client)
 
     async def voice(knobs: Knobs, words: Words) -> tuple[str, str]:
         said = await client.complete(request(words))
