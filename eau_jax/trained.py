@@ -78,8 +78,8 @@ def plan_of(run: str, which: str, samples: int, temperature: float, name: str = 
     rules = Path(config.rules).read_text(encoding="utf-8") if config.rules else ""
     bench = Bench(config.env.name, config.env, lambda: tasks(config, "test"), version=f"{config.env.name} of {folder.name}",
                   files=tuple(filter(None, [config.tasks.test_file])), knobs=knobs, rules=rules)
-    return Plan(name=name or f"{folder.name}-{which}-t{temperature:g}", benches=(bench,), user=config.user, judge=config.judge,
-                player=lambda: checkpoint(run, which, temperature), root=str(folder.parent), repeats=samples,
+    return Plan(name=name or f"{folder.name}-{which}-t{temperature:g}", benches=(bench,), user=config.user,
+                judge=config.judge, player=lambda: checkpoint(run, which, temperature), root=str(folder.parent), repeats=samples,
                 seed=config.seed, retries=config.rollout.infra_retries)
 
 

@@ -350,7 +350,8 @@ def test_short_values_are_told_word_for_word_and_long_ones_by_half(text, value, 
     assert tells(text, value) == says
 
 
-ODD = (None, 5, 0, True, 2.5, "x", "", [], [5], [None], [[]], {}, {"x": 1}, [{}], [{"text": 5}], [{"function": 5}], {"function": []})
+ODD = (None, 5, 0, True, 2.5, "x", "", [], [5], [None], [[]], {}, {"x": 1}, [{}], [{"text": 5}], [{"function": 5}],
+       {"function": []})
 
 
 def _places(value, path=()):

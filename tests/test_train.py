@@ -94,6 +94,8 @@ def test_nothing_is_traced_again_after_the_second_update(finished):
 
 def test_held_out_results_lie_outside_the_run_folder(finished):
     assert [(line["step"], line["phase"]) for line in read_lines(sealed_file(finished))] == [(0, "cold_start"), (4, "final")]
+    looks = [line for line in read_lines(finished.parent / "sealed" / "looks.jsonl") if line.get("who") == finished.name]
+    assert [(line["by"], line["step"]) for line in looks] == [("train", 0), ("train", 4)]
     assert not list(finished.rglob("eval.jsonl"))
 
 

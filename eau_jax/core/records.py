@@ -76,7 +76,10 @@ class RunFolder:
         """Drops the lines of `name` whose "step" lies beyond `step`, and a torn last line: resuming rewrites them."""
         path = self.path / name
         if path.exists():
-            kept = [line for line in read_lines(path) if line["step"] <= step]
+            lines = list(read_lines(path))
+            for number, line in enumerate(lines, start=1):
+                check(line, {"step": int}, f"{path}, record {number}")
+            kept = [line for line in lines if line["step"] <= step]
             write_atomic(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept))
 
 

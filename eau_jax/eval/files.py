@@ -14,5 +14,6 @@ def tails(files: Sequence[str]) -> dict[str, str]:
     """{file: the shortest end of its path that none of the others has}, such as "test.parquet" or "travel/test.parquet"."""
     parts = {file: Path(file).absolute().parts for file in files}
     ends = lambda file: ("/".join(parts[file][-size:]) for size in range(1, len(parts[file]) + 1))
-    others = lambda file, end: any(parts[one] != parts[file] and f"/{'/'.join(parts[one])}".endswith(f"/{end}") for one in files)
+    others = lambda file, end: any(parts[one] != parts[file] and f"/{'/'.join(parts[one])}".endswith(f"/{end}")
+                                   for one in files)
     return {file: next((end for end in ends(file) if not others(file, end)), str(file)) for file in files}

@@ -110,7 +110,8 @@ def _read(folder: RunFolder) -> tuple[str, dict[str, Seen], list[dict[str, Any]]
     for number, line in enumerate(lines, start=1):
         where, kind = f"{file}, record {number}", next((kind for kind in _SHAPES if kind in line), None)
         if kind is None or (kind == "log") != (number == 1):
-            raise RunFolderError(f"{where}: no line of a log of looks; restore the file from a copy, or choose another --root")
+            raise RunFolderError(f"{where}: no line of a log of looks; restore the file from a copy, or choose another "
+                                 "--root")
         check(line, _SHAPES[kind], where)
         if kind == "named":
             sets[line["test"]] = frozenset(line["named"]), frozenset(line["contents"])

@@ -204,5 +204,5 @@ def line_of(bench: str, row: int, repeat: int, played: Played) -> dict[str, Any]
     episode = played.episode
     rewards = [turn.reward for turn in episode.turns]
     return {"bench": bench, "row": row, "repeat": repeat, "usable": episode.stop.usable, "trials": played.trials,
-            "notes": list(played.notes), "content": looks.content(episode.task), "effective_turns": numbers.effective_turns(rewards),
-            "time_weighted": numbers.time_weighted(rewards)} | to_record(episode)
+            "notes": list(played.notes), "content": looks.content(episode.task),
+            "effective_turns": numbers.effective_turns(rewards), "time_weighted": numbers.time_weighted(rewards)} | to_record(episode)

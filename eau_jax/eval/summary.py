@@ -13,9 +13,10 @@ from eau_jax.eval import numbers
 _NUMBER = (int, float, type(None))
 _TURN = {"agent": str, "reply": str, "reward": _NUMBER, "spoke": str, "ended": str, "judged": bool, "unreadable": bool,
          "leaked": bool}
+# Of a line of episodes.jsonl, for `check`.
 EPISODE = {"bench": str, "row": int, "repeat": int, "usable": bool, "task": str, "content": str, "score": _NUMBER,
            "metric": _NUMBER, "success": bool, "return": _NUMBER, "stop": str, "error": str, "trials": int,
-           "effective_turns": _NUMBER, "time_weighted": _NUMBER, "turns": [_TURN]}   # of a line of episodes.jsonl, for `check`
+           "effective_turns": _NUMBER, "time_weighted": _NUMBER, "turns": [_TURN]}
 
 
 def summarise(benches: Mapping[str, bool], repeats: int, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -56,8 +56,8 @@ def compare(folders: Sequence[str], what: str = "score") -> list[Comparison]:
                 continue
             edited = [task for task, content in contents[0].items() if contents[place].get(task, content) != content]
             if edited:
-                raise ValueError(f"{names[0]} and {name} played {bench!r} with other content in {count(len(edited), 'task')}, "
-                                 f"such as {edited[0]!r}; compare evaluations of one version of the tasks")
+                raise ValueError(f"{names[0]} and {name} played {bench!r} with other content in {count(len(edited), 'task')}"
+                                 f", such as {edited[0]!r}; compare evaluations of one version of the tasks")
             difference, common = paired(values[0], values[place])
             if not common:
                 raise ValueError(f"{names[0]} and {name} have no task of {bench!r} in common; compare evaluations of one "
@@ -72,8 +72,9 @@ def remarks(folders: Sequence[str]) -> list[str]:
     lines = [f"{name}: a second look at {count(sum(one.record['seen_before'].values()), 'task')}"
              for one, name in zip(found, _names(found), strict=True) if one.record["second_look"]]
     logs = len({one.record["look_log"] for one in found})
-    return lines + [f"the evaluations were held against {logs} logs of looks: those of one root do not know of the other's"] * (
-        logs > 1)
+    if logs > 1:
+        lines.append(f"the evaluations were held against {logs} logs of looks: those of one root do not know of the other's")
+    return lines
 
 
 def _names(found: Sequence[Evaluation]) -> list[str]:
@@ -96,7 +97,8 @@ def comparison_table(lines: Sequence[Comparison], what: str) -> Table:
         shown.add_column(column)
     for line in lines:
         difference = "" if line.difference is None else "{:+.3f} ({:+.3f} to {:+.3f})".format(*line.difference)
-        shown.add_row(printable(line.bench), printable(line.name), "{:.3f} ({:.3f} to {:.3f})".format(*line.result), difference, str(line.common))
+        shown.add_row(printable(line.bench), printable(line.name), "{:.3f} ({:.3f} to {:.3f})".format(*line.result),
+                      difference, str(line.common))
     return shown
 
 

@@ -299,7 +299,8 @@ def picture(path: Path) -> str:
     """
     kind, known = path.suffix.lower().removeprefix("."), Figure().canvas.get_supported_filetypes()
     if kind not in known:
-        raise ValueError(f"{str(path)!r} does not end like a picture; allowed: {', '.join(f'.{one}' for one in sorted(known))}")
+        allowed = ", ".join(f".{one}" for one in sorted(known))
+        raise ValueError(f"{str(path)!r} does not end like a picture; allowed: {allowed}")
     return kind
 
 

@@ -22,8 +22,8 @@ COUNTS = {"truncated": "episodes truncated", "cut": "with a message cut off", "f
 SPOKE = {"llm": "replies by an LLM", "draft": "by the draft in its place"}
 _BENCH = {"env": str, "version": str, "rules_sha256": str, "averaged": bool, "knobs": {}, "changed": {"*": [object]},
           "basis": {"*": int}, "floor": (dict, type(None))}
-RECORD = {"name": str, "player": str, "user": str, "user_identity": {}, "judge": (str, type(None)), "repeats": int, "seed": int,
-          "benches": {"*": _BENCH}, "results": {}, "averages": {}, "second_look": bool, "seen_before": {"*": int},
+RECORD = {"name": str, "player": str, "user": str, "user_identity": {}, "judge": (str, type(None)), "repeats": int,
+          "seed": int, "benches": {"*": _BENCH}, "results": {}, "averages": {}, "second_look": bool, "seen_before": {"*": int},
           "training_looks": {"*": int}, "look_log": str}
 
 
@@ -63,8 +63,8 @@ def verified(folder: str | Path) -> Evaluation:
     """
     one = read(folder)
     if wrong := disagreement(one.record, one.episodes):
-        raise RunFolderError(f"{folder}: record.json and episodes.jsonl disagree: {wrong}; restore both from a copy, or, where "
-                             "the evaluation was stopped while it went on, finish it with the same eau-jax eval")
+        raise RunFolderError(f"{folder}: record.json and episodes.jsonl disagree: {wrong}; restore both from a copy, or, "
+                             "where the evaluation was stopped while it went on, finish it with the same eau-jax eval")
     return one
 
 
@@ -91,7 +91,8 @@ def write_page(folder: str | Path) -> Path:
         tag("h2", "What else happened"),
         table(("benchmark", *COUNTS.values(), *SPOKE.values()), counts),
         *(note(remark) for remark in remarks(folder)),
-        tag("h2", "What a score is made of"), table(("benchmark", "basis (tasks)", "score of an agent that does not try"), bases),
+        tag("h2", "What a score is made of"),
+        table(("benchmark", "basis (tasks)", "score of an agent that does not try"), bases),
         tag("h2", "Dialogues"),
         *(part for name in results for part in
           (tag("h3", name), *ranked([line for line in one.episodes if line["bench"] == name]))),
@@ -108,13 +109,14 @@ def write_page(folder: str | Path) -> Path:
 def results_tables(folder: str | Path) -> list[Table]:
     """For a terminal: the results, pass^k, and the averages over benchmarks where there are several."""
     one = read(folder)
-    shown = Table(title=printable(f"{one.record['name']}: {one.record['player']}" + f" ({_look(one.record)})" * one.record["second_look"]))
+    second = f" ({_look(one.record)})" if one.record["second_look"] else ""
+    shown = Table(title=printable(f"{one.record['name']}: {one.record['player']}{second}"))
     for column in ("benchmark", "tasks", "score", "95 % interval", "metric", "success", "turns", "errors"):
         shown.add_column(column, justify="left" if column == "benchmark" else "right", no_wrap=True)
     for name, result in one.record["results"].items():
         score = interval(result["score"])
-        shown.add_row(printable(name), str(result["tasks"]), number(score.mean), f"{number(score.low)} to {number(score.high)}",
-                      *(number(result[what]["mean"]) for what in ("metric", "success")), number(result["turns"]),
+        shown.add_row(printable(name), str(result["tasks"]), number(score.mean),
+                      f"{number(score.low)} to {number(score.high)}", *(number(result[what]["mean"]) for what in ("metric", "success")), number(result["turns"]),
                       str(result["infra_errors"]))
     several = sum(bench["averaged"] for bench in one.record["benches"].values()) > 1
     return [shown, _terminal("pass^k", *_passes(one.record)),
@@ -175,8 +177,8 @@ def remarks(folder: str | Path) -> list[str]:
             lines.append(f"{name}: {count(result['spoke']['draft'], 'turn')} where what the user's model wrote would not do "
                          "and the symbolic user's own words were said")
         if times := record["training_looks"].get(name):
-            lines.append(f"{name}: training was evaluated on these tasks, or some of them, {count(times, 'time')} before; what "
-                         "was chosen by those results is flattered by this one")
+            lines.append(f"{name}: training was evaluated on these tasks, or some of them, {count(times, 'time')} before; "
+                         "what was chosen by those results is flattered by this one")
         if changed := record["benches"][name]["changed"]:
             used, own = (", ".join(f"{path} {_setting(pair[side])}" for path, pair in changed.items()) for side in (0, 1))
             lines.append(f"{name}: settings of this evaluation: {used}; the environment's own: {own}")
