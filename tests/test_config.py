@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eau_jax.bench_meta import Suite
 from eau_jax import assemble
 from eau_jax.algorithms import group, keep
 from eau_jax.cli import Launch, main
@@ -150,6 +151,6 @@ def test_shipped_configs_say_what_they_are(file, request, monkeypatch):
     if "EAU_DATA" in text:
         monkeypatch.setenv("EAU_DATA", str(request.getfixturevalue("shared_data")))
     assert all(word in text.split('"""')[1] for word in ("Reproduces", "Hardware", "Time", "Expected", "Command"))
-    kinds = {"eval": ("plan", Plan), "study": ("study", Study)}
+    kinds = {"eval": ("plan", Plan), "study": ("study", Study), "bench": ("suite", Suite)}
     made = call(str(file), *kinds.get(file.stem.split("_")[0], ("config", Config)))
     assert made.name
