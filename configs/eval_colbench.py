@@ -2,6 +2,7 @@
 
 Reproduces   the protocol of ColBench (Zhou et al. 2025): ten messages; `metric` is the share of tests passed (Pass), `success` all
              of them (Success). The tasks are our generator's; upstream's JSONL (CC BY-NC) is read from EAU_COLBENCH.
+             `load(FILE, execute=executor)` runs each reference first and refuses those that fail their own tests.
 Hardware     1 CPU core for the script; whatever your model needs. Submissions run in child processes with limits.
 Time         seconds for the script on the generated tasks.
 Expected     1.0 for the expert, who knows the reference.

@@ -284,9 +284,37 @@ def test_the_split_never_shares_a_program_and_names():
     assert max(len(task.data["ground_truth"]) for task in train) < 90
 
 
+@pytest.mark.parametrize("program, call", [
+    ("import math as m\ntry:\n    import json\nexcept ImportError:\n    pass\ndef fee(x):\n    return x", "fee(m.pi, json)"),
+    ("from math import *\ndef fee(x):\n    return x", " fee(pi)"), ("fee = lambda x: x", "fee(max([k for k in range(3)]))"),
+    ("class Fee:\n    pass\nif True:\n    def fee(x):\n        return x", "(lambda y: fee(y))(1) == Fee"),
+    ("a, (b, fee) = 1, (2, print)\nfor c in (1,):\n    pass", "[fee(d) for d in (a, b, c)]")])
+def test_what_a_test_may_name(program, call):
+    colbench_tasks.check(TASK.data | {"ground_truth": program, "test_cases": {"a": call}})
+
+
+def test_references_that_fail_their_own_tests_are_named(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    broken = {"raises": "def fee(x):\n    raise KeyError(x)", "half": "def fee(x):\n    return 1 // (x > 4)"}
+    records = [TASK.data, *(TASK.data | {"id": name, "ground_truth": program} for name, program in broken.items())]
+    path.write_text("\n".join(map(json.dumps, records)))
+    assert len(colbench_tasks.load(path)) == 3
+    with pytest.raises(TaskFileError, match=r"found 2 that do not: raises \(0% of its tests\), half \(25% of its tests\)"):
+        colbench_tasks.load(path, execute=EXECUTOR)
+    path.write_text(json.dumps(TASK.data))
+    assert colbench_tasks.load(path, execute=EXECUTOR) == colbench_tasks.load(path)
+
+
 @pytest.mark.parametrize("change, said", [
     ({"ground_truth": "def f(:"}, "field ground_truth: expected Python"),
     ({"test_cases": {}}, "field test_cases: expected an object of one or more calls"),
+    ({"test_cases": {"a": "fee(1)", "b": "fee(1"}}, r"field test_cases.b: expected a Python expression, found 'fee\(1' "),
+    ({"test_cases": {"a": "x = fee(1)"}}, "field test_cases.a: expected a Python expression"),
+    ({"test_cases": {"a": "fine(1)"}}, r"field test_cases.a: expected a call of what ground_truth defines \(fee\), found "
+                                       r"'fine\(1\)', which names 'fine'"),
+    ({"test_cases": {"a": "fee(y)"}}, "field test_cases.a: expected .*, which names 'y'"),
+    ({"ground_truth": "x = 1"}, r"field test_cases.test1: expected a call of what ground_truth defines \(x\), found 'fee"),
+    ({"ground_truth": "def g():\n    def fee(x):\n        return x"}, r"field test_cases.test1: expected .* \(g\), found"),
     ({"problem_description": ""}, "field problem_description: expected a non-empty string"),
     ({"facts": [{"slot": "a", "answer": "b"}] * 9}, "field facts: expected a list of at most 8"),
     ({"facts": [{"slot": "a"}]}, r"field facts\[0\].answer: expected"),

@@ -18,8 +18,8 @@ from eau_jax.core.knobs import knob
 from eau_jax.core.part import Act, Env, Floor, Reply, TimeStep
 from eau_jax.core.types import Array, StopReason, Task
 from eau_jax.envs.colbench import text
-from eau_jax.envs.colbench.tasks import SLOTS, check, facts
-from eau_jax.envs.colbench.text import Do, Execute, Say
+from eau_jax.envs.colbench.tasks import SLOTS, Execute, check, facts
+from eau_jax.envs.colbench.text import Do, Say
 from eau_jax.envs.ending import absorb, first, stop_code
 from eau_jax.envs.message import with_reward
 
@@ -224,7 +224,7 @@ def colbench(execute: Execute, basis: Callable[[], str] = lambda: "share of test
     """The environment with an executor, for example `clients.executor.Executor()`.
 
     Args:
-      execute: (code, reference, calls) -> (share of the calls that agree, number of the outcome); see `Execute`.
+      execute: (code, reference, calls) -> (share of the calls that agree, number of the outcome); see `tasks.Execute`.
       basis: what a score is made of, for the record of an evaluation; `Executor.basis` says it of that executor.
     """
     return Env(

@@ -7,6 +7,7 @@ says what a function does and leaves its numbers and words out: these are the fa
 """
 
 import ast
+import builtins
 import functools
 import hashlib
 import re
@@ -21,6 +22,9 @@ from eau_jax.envs.generator import draw
 from eau_jax.envs.colbench.facts import Fact, read_facts
 
 SLOTS = 8         # facts a user knows
+# (code, reference, calls) -> (share of the calls that agree 0..1, number of the outcome). It never raises because of the
+# code; what fails outside the agent's control is an InfraError. `clients.executor.Executor` is one.
+Execute = Callable[[str, str, tuple[str, ...]], tuple[float, int]]
 
 NAMES = ("fee", "fine", "price", "cost", "bonus", "score", "points", "tax", "rent", "toll", "tip", "wage", "value", "total")
 
@@ -80,15 +84,28 @@ def generate(split: str, count: int, seed: int) -> tuple[Task, ...]:
     return draw("colbench", _record, split, count, seed)
 
 
-def load(path: str | Path) -> tuple[Task, ...]:
+def load(path: str | Path, execute: Execute | None = None) -> tuple[Task, ...]:
     """Tasks of an upstream `.jsonl` file. A record without an id is named after its line.
 
+    Args:
+      execute: an executor, such as `clients.executor.Executor()`. Each reference is run on its own tests then (a child
+        process a task), and a task whose reference fails one is refused: nobody can pass that test.
+
     Raises:
-      ValueError: for a corrupt file; it names file, line, field, what was expected and what was found.
+      ValueError: for a corrupt file; it names file, line, field, what was expected and what was found. With `execute` also
+        for references that fail; it names every such task.
+      InfraError: when the executor cannot run.
     """
     path = Path(path)
     records = file.read(path, check, beside="*.jsonl", name=lambda place: f"{path.stem}-{place.replace(' ', '-')}")
-    return tuple(Task(id=record["id"], env="colbench", data=record) for record in records)
+    tasks = tuple(Task(id=record["id"], env="colbench", data=record) for record in records)
+    shares = {} if execute is None else {
+        task.id: execute(task.data["ground_truth"], task.data["ground_truth"], calls(task))[0] for task in tasks}
+    broken = [f"{name} ({share:.0%} of its tests)" for name, share in shares.items() if share < 1]
+    if broken:
+        raise file.TaskFileError(f"{path}, field ground_truth: expected references that return a value on every test, found "
+                                 f"{len(broken)} that do not: {', '.join(broken)}; leave these tasks out")
+    return tasks
 
 
 def check(record: Mapping[str, Any]) -> None:
@@ -96,12 +113,15 @@ def check(record: Mapping[str, Any]) -> None:
     file.text_field(record, "problem_description")
     reference = file.text_field(record, "ground_truth")
     try:
-        ast.parse(reference)
+        program = ast.parse(reference)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"ground_truth: expected Python, found {error}") from None
     calls = record.get("test_cases")
     if not isinstance(calls, Mapping) or not calls or not all(isinstance(c, str) and c.strip() for c in calls.values()):
         raise ValueError(f"test_cases: expected an object of one or more calls, found {file.shown(calls)}")
+    defined = _defined(program)
+    for name, each in calls.items():
+        _check_call(each, f"test_cases.{name}", defined)
     known = record.get("facts", [])
     if not isinstance(known, list) or len(known) > SLOTS:
         raise ValueError(f"facts: expected a list of at most {SLOTS}, found {file.shown(known)}")
@@ -115,6 +135,36 @@ def check(record: Mapping[str, Any]) -> None:
             words = fact.get(name, [])
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
                 raise ValueError(f"{where}.{name}: expected a list of strings, found {file.shown(words)}")
+
+
+def _check_call(call: str, where: str, known: set[str]) -> None:
+    """A test is one expression, and what it names is defined by the reference or built in. Nothing is run."""
+    try:
+        parts = list(ast.walk(ast.parse(call.strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{where}: expected a Python expression, found {file.shown(call)} ({error})") from None
+    own = {part.arg for part in parts if isinstance(part, ast.arg)}
+    own |= {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
+    for part in parts:
+        if isinstance(part, ast.Name) and part.id not in own | known and not hasattr(builtins, part.id) and "*" not in known:
+            raise ValueError(f"{where}: expected a call of what ground_truth defines "
+                             f"({', '.join(sorted(known)) or 'nothing'}), found {file.shown(call)}, which names {part.id!r}")
+
+
+def _defined(program: ast.Module) -> set[str]:
+    """The names that a program binds outside of its functions; "*" among them where it imports whatever there is."""
+    found, left = set(), list(program.body)
+    while left:
+        match left.pop():
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                found |= {(alias.asname or alias.name).partition(".")[0] for alias in names}
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case node:
+                left += [] if isinstance(node, ast.Lambda) else ast.iter_child_nodes(node)
+    return found
 
 
 def facts(task: Task) -> tuple[Fact, ...]:

@@ -14,11 +14,7 @@ from eau_jax.core.types import Task
 from eau_jax.envs.gyms import intention_match as match
 from eau_jax.envs import message
 from eau_jax.envs.colbench.facts import Fact
-from eau_jax.envs.colbench.tasks import calls, facts, guess
-
-# (code, reference, calls) -> (share of the calls that agree 0..1, number of the outcome). It never raises because of the
-# code; what fails outside the agent's control is an InfraError. `clients.executor.Executor` is one.
-Execute = Callable[[str, str, tuple[str, ...]], tuple[float, int]]
+from eau_jax.envs.colbench.tasks import Execute, calls, facts, guess
 
 
 class Do(enum.IntEnum):
