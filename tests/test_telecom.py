@@ -242,8 +242,8 @@ def test_an_episode_by_hand():
     assert stop_reason(lines[-1].stop) is StopReason.COMPLETED and "###STOP###" in lines[-1].reply
     assert lines[0].reply == "My number is 555-0001." and lines[0].disclosed == PHONE
     assert json.loads(lines[1].reply)["full_name"] == "Ann Lee"
-    assert lines[2].reply.startswith("It says: Airplane mode on, SIM active, no_service, signal none")
-    assert lines[3].reply == ("It says: Airplane mode is now off. Status bar: signal excellent, 5G, data on. "
+    assert lines[2].reply.startswith('It says: "Airplane mode on, SIM active, no_service, signal none')
+    assert lines[3].reply == ('It says: "Airplane mode is now off. Status bar: signal excellent, 5G, data on." '
                               "This is annoying.")
     assert lines[4].reply == "I am abroad." and lines[5].reply == "Roaming is on for line L11."
 
@@ -255,8 +255,8 @@ def test_a_bill_is_paid_and_the_phone_restarted():
                 "Please pay the bill.", tool_call("resume_line", line_id="L11", **ids), "Please check the status bar.",
                 "Please restart the phone.")
     lines = play(telecom, task, script(*messages))
-    assert [line.reply for line in lines[:3]] == ["Payment request sent.", "It says: Payment request: bill B112.",
-                                                  "It says: The bill is paid. This is annoying."]
+    assert [line.reply for line in lines[:3]] == ["Payment request sent.", 'It says: "Payment request: bill B112."',
+                                                  'It says: "The bill is paid." This is annoying.']
     assert "signal none" in lines[4].reply, "a resumed line needs a restart"
     assert lines[-1].success and len(lines) == 6
     unpaid = play(telecom, task, script(messages[3], messages[5]))
@@ -282,11 +282,11 @@ def test_what_cannot_be_mended_is_transferred(fault):
 def test_a_poor_vpn_stays_in_its_own_episode():
     broken, whole = problem("d", "vpn"), problem("d", "saver")
     lines = play(telecom, broken, script("Please run a speed test.", "Please disconnect the VPN."))
-    assert lines[0].reply == "It says: 27.50 Mbps, good." and lines[-1].success
+    assert lines[0].reply == 'It says: "27.50 Mbps, good."' and lines[-1].success
     after = play(telecom, whole, script("Please connect the VPN.", "Please turn the data saver off."))
     assert after[-1].success, "another episode's VPN is as good as ever"
     again = play(telecom, broken, script("Please disconnect the VPN.", "Please connect the VPN."), knobs(self_check=0))
-    assert again[1].reply.startswith("It says: The VPN is connected.")
+    assert again[1].reply.startswith('It says: "The VPN is connected.')
     assert play(telecom, broken, script("Disconnect the VPN.", "Please connect the VPN.", "Does it work now?"),
                 knobs(self_check=0))[-1].success
 
@@ -306,10 +306,10 @@ def test_the_user_machine():
     two = "Please turn mobile data on and check the status bar."
     several = play(telecom, task, script(two, "Please turn mobile data on."))
     assert several[0].reply in ("I can only do one thing at a time. What first?", "Please, one step at a time.")
-    assert several[1].reply.startswith("It says: Mobile data is now on.")
-    assert play(telecom, task, script(two), knobs(one_action=0))[0].reply.startswith("It says: Mobile data is now on.")
+    assert several[1].reply.startswith('It says: "Mobile data is now on.')
+    assert play(telecom, task, script(two), knobs(one_action=0))[0].reply.startswith('It says: "Mobile data is now on.')
     already = play(telecom, task, script("Please turn Wi-Fi off."))
-    assert already[0].reply.startswith("It says: Wi-Fi was already off.")
+    assert already[0].reply.startswith('It says: "Wi-Fi was already off.')
     calm = play(telecom, task, script("Please turn mobile data on.", "Please restart the phone."),
                 knobs(frustration_after=2))
     assert "annoying" not in calm[0].reply and "annoying" in calm[1].reply
@@ -322,7 +322,7 @@ def test_the_user_machine():
     assert stingy[0].disclosed == 0 and stingy[0].reply in ("I do not want that.", "No, I would rather not.")
     puzzled = play(telecom, task, script("Please restart the phone.", "Please restart the phone."), knobs(hard_clarifies=1))
     assert puzzled[0].reply in ("How do I do that?", "I am not good with phones. What does that mean?")
-    assert puzzled[1].reply.startswith("It says: The phone has restarted.")
+    assert puzzled[1].reply.startswith('It says: "The phone has restarted.')
     assert play(telecom, task, script("Does it work?"))[0].reply in ("No, it still does not work.", "It is not solved yet.")
 
 

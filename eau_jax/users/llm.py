@@ -3,9 +3,9 @@
 The model is told what a reply may contain and nothing else: the request, the agent's message, the draft and the values
 that the draft discloses. It holds no secret, so it can at most guess one; `users.voice.speak` checks that.
 
-The state has advanced as if the draft had been said. So a reply that leaves out what the draft tells, is cut off or empty,
-is far too long, or is not plain words, is asked for once more, with what was wrong with it; then the draft stands, and the
-turn is recorded as spoken by "draft".
+The state has advanced as if the draft had been said. So a reply that leaves out or turns round what the draft tells
+(`users.faithful`), is cut off or empty, is far too long, or is not plain words, is asked for once more, with what was wrong
+with it; then the draft stands, and the turn is recorded as spoken by "draft".
 """
 
 from typing import Any, Mapping, Protocol
@@ -15,13 +15,12 @@ from flax import struct
 from eau_jax.core.knobs import knob
 from eau_jax.core.part import User, Words
 from eau_jax.core.types import Array, Said
+from eau_jax.users import faithful
 from eau_jax.users.rules import Rules, decide
 from eau_jax.users.voice import leaks
 
 SLACK = 2      # a reply may be as many times as long as it was asked to be, or as its draft, and no longer
 LETTERS = 12   # in a word, at most, when length is counted: words without spaces are long
-SHARE = 0.5    # of a long value's words that a reply has to hold; numbers and codes all
-_SHORT = 3     # words in a value that is to be said as it stands
 
 _SYSTEM = ("You play a person who asked an assistant for something. Say the given reply to the assistant in your own "
            "words, in character, in at most {limit} words. Keep its meaning. {facts} Add no other facts, wishes or "
@@ -93,10 +92,13 @@ def respond(rules: Rules, knobs: Knobs, features: Array, key: Array) -> Array:
 
 def request(knobs: Knobs, words: Words, wrong: str = "") -> list[dict[str, str]]:
     """The chat messages that are sent; nothing of `words.secrets` is among them. `wrong`: the fault of an earlier reply."""
-    facts = f"It must mention: {'; '.join(words.disclosed)}." if words.disclosed else "It states no facts."
+    values, exact = faithful.facts(words.draft, words.disclosed)
+    mentions = f"It must mention: {'; '.join(values + exact)}." if values or exact else "It states no facts."
+    answer = faithful.verdict(faithful.opening(words.draft))
+    mentions += f" It must answer {answer}." if answer else ""
     again = f"\n\nAn earlier try was refused: {wrong}. This time take care of that." if wrong else ""
     return [
-        {"role": "system", "content": _SYSTEM.format(limit=int(knobs.word_limit), facts=facts)},
+        {"role": "system", "content": _SYSTEM.format(limit=int(knobs.word_limit), facts=mentions)},
         {"role": "user", "content": f"What you asked for: {words.opening}\n\n"
                                     f"The assistant's message: {words.agent_text}{again}\n\n"
                                     f"The reply to say in your own words: {words.draft}"},
@@ -111,28 +113,15 @@ def plain(text: str) -> str:
 def fault(knobs: Knobs, words: Words, text: str, cut: bool) -> str:
     """What is wrong with a reply, said to the model that wrote it; "" for nothing."""
     most = SLACK * max(int(knobs.word_limit), length(words.draft))
-    missing = [value for value in words.disclosed if tells(words.draft, value) and not tells(text, value)]
     if not text:
         return "it was empty"
     if cut or length(text) > most:
         return f"it was too long; write at most {int(knobs.word_limit)} words and nothing else"
     if "<tool_call>" in text:
         return "it was a tool call; write words"
-    return f"it left out what it must mention, word for word: {'; '.join(missing)}" if missing else ""
+    return faithful.unfaithful(words.draft, words.disclosed, text)
 
 
 def length(text: str) -> int:
     """Words in a text; LETTERS letters count as one at least."""
     return max(len(text.split()), len(text) // LETTERS)
-
-
-def tells(text: str, value: str) -> bool:
-    """Whether a text says a value: whole and as it stands where it has up to three words; of a longer one SHARE of its
-    words, and all that hold a digit."""
-    parts = list(dict.fromkeys(value.split()))
-    if len(parts) <= _SHORT:
-        return bool(leaks(text, (value,))) or not value.strip()
-    bare = [part.strip(".,;:!?\"'()") for part in parts]
-    held = set(leaks(text, tuple(part for part in bare if part)))
-    exact = {part for part in bare if any(letter.isdigit() for letter in part)}
-    return exact <= held and len(held) >= SHARE * len(set(filter(None, bare)))

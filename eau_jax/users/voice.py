@@ -29,11 +29,12 @@ async def speak(user: User, knobs: Any, words: Words) -> Spoken:
 
 def leaks(text: str, secrets: Sequence[str]) -> tuple[str, ...]:
     """The secrets that `text` contains as whole words, whatever their case, accents and spacing."""
-    text = _folded(text)
+    text = folded(text)
     return tuple(secret for secret in secrets
-                 if re.search(rf"(?<!\w){re.escape(_folded(secret))}(?!\w)", text) and _folded(secret))
+                 if re.search(rf"(?<!\w){re.escape(folded(secret))}(?!\w)", text) and folded(secret))
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """Without case, accents and needless spaces."""
     text = unicodedata.normalize("NFKD", text.casefold())
     return " ".join("".join(char for char in text if not unicodedata.combining(char)).split())

@@ -117,7 +117,7 @@ def render(task: Task, act: Act, time_step: TimeStep, state: Any, seed: int) -> 
         body = told if say is Say.TOLD else f"By the way: {told}"
     else:
         shown = report(task, act, state, unchanged=say is Say.UNCHANGED)
-        body = shown if time_step.tool else f"It says: {shown}"
+        body = shown if time_step.tool else f'It says: "{shown}"'
         body += " This is annoying." if say is Say.ANNOYED else ""
     return body + message.reward_note(time_step)
 
