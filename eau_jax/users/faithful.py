@@ -3,8 +3,9 @@ answer (yes, no or maybe) that it gives.
 
 A model words a reply after the state has moved as if the draft had been said. So what a draft states has to stand in the
 reply too, and must not be turned round. This is a matter of words: two values that have changed places pass, and a
-paraphrase without the words that are looked for here does not. An environment puts what is to be said word for word, such
-as a reading of a screen, in quotation marks. Small talk states nothing, and may be worded in any way that answers nothing.
+paraphrase without the words that are looked for here does not. Of a long draft at least half has to be there. An
+environment puts what is to be said word for word, such as a reading of a screen, in quotation marks. Small talk states
+nothing, and may be worded in any way that answers nothing.
 """
 
 import re
@@ -14,6 +15,8 @@ from eau_jax.users.voice import folded, leaks
 
 SHARE = 0.5    # of a long value's words that a reply has to hold; numbers and codes all
 _SHORT = 3     # words in a value that is to be said as it stands
+_LONG = 5      # different words of _LETTERS letters or more in a draft, from which on a reply has to hold SHARE of them
+_LETTERS = 4
 
 _QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”' r"|(?<!\w)'([^']+)'(?!\w)")
 _TOKEN = re.compile(r"\[\w+\]|(?:(?<![\w.])-)?\w+(?:(?:[-.:/@+']|=-?)\w+)*")
@@ -26,14 +29,14 @@ _DEGREES = frozenset("strongly partly agree disagree neutral best".split())   # 
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
 _CLAUSE = re.compile(r"[.,;:!?](?:\s+|$)|\n+|\s-\s|\bbut\b")
 _DENIAL = re.compile(r"\b(?:no|not|never|none|nothing|nobody|neither|nor|cannot|without|hardly)\b|n't\b")
-_ALSO_DENIES = re.compile(r"\b(?:rather|sorry|secret|private|refuse|decline|keep|prefer|whatever|either|any\w*|unclear|unable|"
-                          r"impossible|still|unmoved|unconvinced|unsure|unknown|wrong|lost|fail\w*)\b")
+_ALSO_DENIES = re.compile(r"\b(?:rather|sorry|secret|private|refuse|decline|keep|prefer|whatever|either|any\w*|unclear|"
+                          r"unable|impossible|still|unmoved|unconvinced|unsure|unknown|wrong|lost|fail\w*)\b")
 _LEAD = re.compile(r"(?:(?:well|hm+|so|oh|ok|okay|um+|ah|look|honestly|actually)\b\W*)*"
                    r"(?:(?P<yes>yes|yeah|yep|yup)\b(?!\W*(?:or|and)\b)|(?:(?P<no>no|nope|nah)|(?P<maybe>maybe|perhaps))"
                    r"(?=\W*$|\s*[.,;:!]|\s+-|\s+(?:it|i|that|this|he|she|they|we|you|not|please|thanks|thank)\b))")
 _MAYBE = re.compile(r"\b(?:maybe|perhaps|possibly|depends|(?:could|might|may) be|not sure|hard to (?:say|tell))\b")
-_RIGHT = re.compile(r"\b(?:(?<!all )right|correct|true|exactly|indeed|absolutely|certainly|definitely|of course|sure|"
-                    r"that(?:'s| is| was|) ?(?:not|isn't|wasn't|) (?:it|so))\b")
+_RIGHT = re.compile(r"^(?:exactly|indeed|absolutely|certainly|definitely|of course|sure)\b|"
+                    r"\b(?:(?<!all )right|correct|true|that(?:'s| is| was|) ?(?:not|isn't|wasn't|) (?:it|so))\b")
 _WRONG = re.compile(r"\b(?:wrong|incorrect|false|untrue)\b")
 
 
@@ -46,11 +49,15 @@ def unfaithful(draft: str, disclosed: Sequence[str], reply: str) -> str:
     """
     draft, reply = draft.translate(_SAME), reply.translate(_SAME)
     values, exact = facts(draft, disclosed)
-    if missing := [value for value in values if not tells(reply, value)] + [each for each in exact if not _holds(reply, each)]:
+    missing = [value for value in values if not tells(reply, value)] + [each for each in exact if not _holds(reply, each)]
+    if missing:
         return f"it left out what it must mention, word for word: {'; '.join(missing)}"
     degrees = _DEGREES & set(_tokens(draft))
     if degrees and (added := _DEGREES & set(_tokens(reply)) - degrees):
         return f"it must not say: {'; '.join(sorted(added))}"
+    gist = {token for token in _tokens(draft) if len(token) >= _LETTERS}
+    if len(gist) >= _LONG and len(gist & set(_tokens(reply))) < SHARE * len(gist):
+        return "it left out most of what it is to say"
     answer, said = verdict(opening(draft)), verdict(reply)
     if answer and said not in (answer, verdict(draft)) and not (answer == "no" and not said and denies(reply)):
         return f"it must answer {answer}"

@@ -58,8 +58,8 @@ def checked(client: Any, where: str = "") -> Client:
 
 @struct.dataclass
 class Knobs:
-    word_limit: int = knob(30, 5, 200, "words the model is asked to stay below in a reply; one of over twice as many, and "
-                                       "over twice its draft's, is refused")
+    word_limit: int = knob(30, 5, 200, "words that the model is asked for at most, or as many as the draft has; over "
+                                       "twice as many are refused")
 
 
 def llm(client: Client) -> User:
@@ -98,7 +98,7 @@ def request(knobs: Knobs, words: Words, wrong: str = "") -> list[dict[str, str]]
     mentions += f" It must answer {answer}." if answer else ""
     again = f"\n\nAn earlier try was refused: {wrong}. This time take care of that." if wrong else ""
     return [
-        {"role": "system", "content": _SYSTEM.format(limit=int(knobs.word_limit), facts=mentions)},
+        {"role": "system", "content": _SYSTEM.format(limit=_limit(knobs, words), facts=mentions)},
         {"role": "user", "content": f"What you asked for: {words.opening}\n\n"
                                     f"The assistant's message: {words.agent_text}{again}\n\n"
                                     f"The reply to say in your own words: {words.draft}"},
@@ -112,14 +112,18 @@ def plain(text: str) -> str:
 
 def fault(knobs: Knobs, words: Words, text: str, cut: bool) -> str:
     """What is wrong with a reply, said to the model that wrote it; "" for nothing."""
-    most = SLACK * max(int(knobs.word_limit), length(words.draft))
+    most = SLACK * _limit(knobs, words)
     if not text:
         return "it was empty"
     if cut or length(text) > most:
-        return f"it was too long; write at most {int(knobs.word_limit)} words and nothing else"
+        return f"it was too long; write at most {_limit(knobs, words)} words and nothing else"
     if "<tool_call>" in text:
         return "it was a tool call; write words"
     return faithful.unfaithful(words.draft, words.disclosed, text)
+
+
+def _limit(knobs: Any, words: Words) -> int:
+    return max(int(knobs.word_limit), length(words.draft))
 
 
 def length(text: str) -> int:

@@ -1,0 +1,130 @@
+"""What a model's reply has to tell: the table, the drafts of every environment, and a server that always says "No."."""
+
+import asyncio
+import functools
+import re
+
+import numpy as np
+import pytest
+from chat_server import chat_server, completion
+from play import ENVS, built_in
+from test_worlds import episode, random_agent
+
+from eau_jax.clients.chat import ChatClient
+from eau_jax.core.part import Words
+from eau_jax.rollout.episode import Pinned
+from eau_jax.rollout.simulator import simulator
+from eau_jax.users import noisy
+from eau_jax.users.faithful import facts, opening, unfaithful, verdict
+from eau_jax.users.llm import llm
+from eau_jax.users.role_play import role_play
+from eau_jax.users.rules import compile_rules
+from eau_jax.users.symbolic import symbolic
+from eau_jax.users.voice import speak
+
+CASE = "The test case is a=1, b=-3, c=7, d=4."
+PHONE = 'It says: "Wi-Fi is on. Status bar: signal none, 5G." This is annoying.'
+BREAKFAST = "I eat no meat or milk."
+
+
+@pytest.mark.parametrize("draft, disclosed, reply", [
+    (CASE, (), "Sure: a = 1, b = \u22123, c = 7 and d = 4."), ("The value is -19.2552.", (), "I get -19.2552 there"),
+    ("Give exactly four numbers.", (), "I need 4 numbers."), ("It costs 1,200 dollars.", (), "1200 dollars it is."),
+    ("Yes.", (), "Yeah, it is."), ("Yes.", (), "That's right!"), ("Yes.", (), "You're not wrong."),
+    ("Yes.", (), "Well, yes"),
+    ("No.", (), "It isn\u2019t."), ("No.", (), "I'm afraid not."), ("No.", (), "Hm, nope! Good question, though."),
+    ("Maybe.", (), "It depends."), ("Maybe.", (), "I'm not sure."), ("Wrong guess.", (), "That is not it."),
+    ("No. The count is 3.", ("3",), "No, it is three."), ("The count is 3.", ("3",), "Yes, 3."),
+    (PHONE, (), "So my phone shows: Wi-Fi is on, status bar: signal none, 5G!"),
+    (BREAKFAST, (BREAKFAST,), "I don't eat meat or milk."),
+    ("Fair point. I partly agree.", (), "Good point, I partly agree with that."),
+    ("I cannot say.", (), "I'd rather keep that to myself."),
+    ("I cannot read that. Write [action] and one question.", (), "I can't read that, write [action] and a question."),
+    ("Hello there!", (), "Good morning, nice to meet you."), ("What shall I do?", (), "Tell me what to press."),
+    ("The size is large.", ("large", "not in the draft"), "Large, please."), ("All right.", (), "Fine.")])
+def test_paraphrases_that_keep_the_facts_pass(draft, disclosed, reply):
+    assert unfaithful(draft, disclosed, draft) == unfaithful(draft, disclosed, reply) == ""
+
+
+@pytest.mark.parametrize("draft, disclosed, reply, why", [
+    (CASE, (), "No.", "left out .*: a=1; b=-3; c=7; d=4"), (CASE, (), "a is 1, b=-3, c=7, d=4", ": a=1$"),
+    (CASE, (), "a=1, b=3, c=7, d=4", ": b=-3$"), ("The value is 81.", (), "It is 81.5.", ": 81$"),
+    ("The value is -1.", (), "The value is 1.", ": -1$"), ("The value is 81.", (), "The value is not 81.", "it denied"),
+    ("Yes.", (), "No.", "must answer yes"), ("Yes.", (), "I like turtles.", "must answer yes"),
+    ("Yes.", (), "Yes. No, wait.", "must answer yes"), ("Yes.", (), "That is not right.", "must answer yes"),
+    ("No.", (), "Yes.", "must answer no"), ("No.", (), "Maybe.", "must answer no"),
+    ("No.", (), "You're not wrong.", "must answer no"),
+    ("Maybe.", (), "Yes.", "must answer maybe"), ("Wrong. Try again.", (), "Correct!", "must answer no"),
+    ("That is not it.", (), "That is it!", "must answer no"), ("Yes, please.", (), "No, thank you.", "must answer yes"),
+    ("I cannot say.", (), "No.", "answers nothing"), ("Please ask a yes-or-no question.", (), "Yes.", "answers nothing"),
+    ("It is not solved yet.", (), "It is solved now.", "left out that something is not so"),
+    ("I am not moved.", (), "I am moved.", "left out that something is not so"),
+    (PHONE, (), "No.", "left out .*: Wi-Fi is on. Status bar"), (PHONE, (), PHONE.replace(" on", " off"), "left out"),
+    (PHONE, (), PHONE.replace("none", "good"), "left out"),
+    ('It says: "MMS can be sent."', (), 'It says: "MMS cannot be sent."', "left"),
+    ("Fair point. I partly agree.", (), "Fair point. I agree.", ": partly$"),
+    ("I agree.", (), "I strongly agree.", "not say: strongly"),
+    ("I disagree.", (), "I agree.", ": disagree$"),
+    ("That is the best option.", (), "That is not the best option.", "it denied"),
+    (BREAKFAST, (BREAKFAST,), "I eat meat and milk.", "no longer denies"),
+    ("I am abroad.", ("abroad",), "I'm not abroad.", "it denied"),
+    ("Only [search] test is possible.", (), "Only a test search.", r": \[search\]$"),
+    ("My id is mia_li_3668.", (), "Mia.", ": mia_li"),
+    ("From JFK to LAX.", (), "From LAX.", ": JFK$"), ("Its title is 'Buy milk'.", (), "Buy it with milk.", ": Buy milk$"),
+    ("I want to return the vacuum cleaner and the hiking boots.", (), "I want to talk to the manager.", "left out most")])
+def test_what_drops_or_turns_a_fact_fails(draft, disclosed, reply, why):
+    assert re.search(why, unfaithful(draft, disclosed, reply)) and unfaithful(draft, disclosed, draft) == ""
+
+
+@functools.cache
+def drafts(name):
+    """{a reply that a user words: the values it may tell}, in play with the expert, the novice and random acts."""
+    env, tasks = built_in(name, 8)
+    pinned = Pinned({"env": env.knobs, "user": symbolic.knobs, "rl": {}}, compile_rules(env.rules, env.features), 0)
+    world, found = simulator(env, symbolic, tasks), {}
+    for number in range(8):
+        rng = np.random.default_rng(number)
+        for agent in (lambda task, state, _: env.expert(task, state, rng), lambda task, state, _: env.novice(task,
+    state, rng),
+                      random_agent(name, rng)):
+            for _, _, step, text in episode(world, pinned, number, number, agent):
+                if not step.tool and not step.done:
+                    found[text] = env.disclosed(tasks[number], int(step.disclosed), number)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(ENVS))
+def test_drafts_of_every_environment(name):
+    assert drafts(name)
+    loud = noisy.Knobs().replace(paraphrase=1.0, leak=0.0)
+    for draft, values in drafts(name).items():
+        assert unfaithful(draft, values, draft) == "", draft
+        for seed in range(6):
+            words = Words(draft=draft, disclosed=values, secrets=(), opening="", agent_text="", seed=seed, group_seed=0)
+            said, _ = asyncio.run(noisy.voice(loud, words))
+            assert unfaithful(draft, values, said) == "", said
+        told, exact = facts(draft, values)
+        answer = verdict(opening(draft))
+        for short in ("no", "yes", "maybe"):
+            right = answer == short and not told and not exact
+            assert right == (unfaithful(draft, values,
+    f"{short.capitalize()}.") == "") or not (told or exact or answer), draft
+        for number in re.findall(r"\d+", draft):
+            assert unfaithful(draft, values, re.sub(rf"\d*{number}\d*", "", draft)), (draft, number)
+
+
+@pytest.mark.parametrize("name", sorted(ENVS))
+def test_a_server_that_always_says_no_is_heard_only_where_the_draft_says_no(name):
+    some = list(drafts(name).items())[:6]
+    with chat_server() as server:
+        server.script = [(200, completion("No."))]
+        client = ChatClient(server.base_url, "m", max_retries=0)
+        for user in (llm(client), role_play(client)):
+            for draft, values in some:
+                words = Words(draft=draft, disclosed=values, secrets=(), opening="Hello.", agent_text="[action] Well?",
+    seed=0,
+                              group_seed=0)
+                said = asyncio.run(speak(user, user.knobs, words))
+
+    assert said.spoke == ("llm" if said.text == "No." else "draft") and (said.text == "No." or said.text == draft)
+                assert said.text == draft or verdict(opening(draft)) == "no" and not any(facts(draft, values)), draft
