@@ -103,28 +103,22 @@ def test_drafts_of_every_environment(name):
             words = Words(draft=draft, disclosed=values, secrets=(), opening="", agent_text="", seed=seed, group_seed=0)
             said, _ = asyncio.run(noisy.voice(loud, words))
             assert unfaithful(draft, values, said) == "", said
-        told, exact = facts(draft, values)
-        answer = verdict(opening(draft))
-        for short in ("no", "yes", "maybe"):
-            right = answer == short and not told and not exact
-            assert right == (unfaithful(draft, values,
-    f"{short.capitalize()}.") == "") or not (told or exact or answer), draft
+        for answer in ("no", "yes", "maybe"):
+            same = verdict(opening(draft)) == answer and not any(facts(draft, values))
+            assert same == (unfaithful(draft, values, f"{answer.capitalize()}.") == ""), draft
         for number in re.findall(r"\d+", draft):
             assert unfaithful(draft, values, re.sub(rf"\d*{number}\d*", "", draft)), (draft, number)
 
 
 @pytest.mark.parametrize("name", sorted(ENVS))
 def test_a_server_that_always_says_no_is_heard_only_where_the_draft_says_no(name):
-    some = list(drafts(name).items())[:6]
     with chat_server() as server:
         server.script = [(200, completion("No."))]
         client = ChatClient(server.base_url, "m", max_retries=0)
         for user in (llm(client), role_play(client)):
-            for draft, values in some:
+            for draft, values in list(drafts(name).items())[:6]:
                 words = Words(draft=draft, disclosed=values, secrets=(), opening="Hello.", agent_text="[action] Well?",
-    seed=0,
-                              group_seed=0)
+                              seed=0, group_seed=0)
                 said = asyncio.run(speak(user, user.knobs, words))
-
-    assert said.spoke == ("llm" if said.text == "No." else "draft") and (said.text == "No." or said.text == draft)
-                assert said.text == draft or verdict(opening(draft)) == "no" and not any(facts(draft, values)), draft
+                no = verdict(opening(draft)) == "no" and not any(facts(draft, values))
+                assert (said.text, said.spoke) == (("No.", "llm") if no else (draft, "draft")), draft
