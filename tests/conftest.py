@@ -1,5 +1,6 @@
 """Settings for every test: eight fake CPU devices, a persistent compilation cache, no silent rank promotion."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -27,3 +28,13 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("upstream data files are not here (set EAU_SHARED_DATA)")
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_programs():
+    """Lets compiled programs go once they are many: each maps memory, and Linux allows a process 65,530 maps."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_text().count("\n") > 15_000:
+        jax.clear_caches()
+        gc.collect()
