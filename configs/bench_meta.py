@@ -52,10 +52,10 @@ def facts(task: Task) -> str:
 
 
 def asking() -> Config:
-    """Intention where only the last detail is paid for: success or nothing."""
+    """Intention where only the last detail is paid for, and the user tells one in a reply: success or nothing."""
     outcome = paid(intention)._replace(score=lambda task, state, total: float(np.clip(total, 0.0, 1.0)))
     return _small(load_config(str(CONFIGS / "quickstart.py")), outcome, Tasks(generate=ladder, bucket=details), {
-        "env.weight_1": 0.0, "env.weight_2": 0.0, "env.weight_3": 0.0, "env.done_bonus": 1.0, "env.ask_cap": 1})
+        "env.weight_1": 0.0, "env.weight_2": 0.0, "env.weight_3": 0.0, "env.done_bonus": 1.0, "env.disclose_cap": 1})
 
 
 def coding() -> Config:
@@ -67,7 +67,7 @@ def coding() -> Config:
 
 def _small(base: Config, env, tasks: Tasks, knobs: dict[str, float]) -> Config:
     return replace(base, {
-        "env": env, "user": mixture(symbolic, noisy), "tasks": dataclasses.replace(tasks, train=1000, test=64),
+        "env": env, "user": mixture(symbolic, noisy), "tasks": dataclasses.replace(tasks, train=1000, test=128),
         "rollout": dataclasses.replace(base.rollout, tasks=16, slots=32), "learn.minibatches": 2, "meta": META,
         "knobs": {**base.knobs, **knobs, "rl.entropy.coef": 0.003, "user.second.leak": 0.0, "user.second.paraphrase": 0.0}})
 

@@ -17,7 +17,8 @@ CONFIRMED, LIKELY = 0.9, 0.5
 ALARM, MORE = 0.6, 0.1       # confidence of one alarm, and of each further one of the same fault
 HINT = 0.7                   # of a fault that a test points to without an alarm
 REFUTED = 0.4                # factor after a test that speaks against it
-DIRECT = frozenset(("infra_rate", "coverage", "leaks", "role_flip", "tool_differs", "outcome_differs", "version_lag"))
+DIRECT = frozenset(("infra_rate", "coverage", "leaks", "role_flip", "tool_differs", "outcome_differs", "version_lag",
+                    "persona_shift"))
 """Signals that need no test: each counts what cannot be without the fault."""
 
 
@@ -67,7 +68,8 @@ ROUTINE = (Experiment.GOLD_REPLAY, Experiment.IDLE_AGENT, Experiment.REPEAT)   #
 UNSOLVED = frozenset(("dead", "unsolved_groups", "success_drop"))
 """Alarms that a broken checker raises too, or a user: before the tasks are blamed, the script has to solve them."""
 THWARTED = frozenset(("too_many_turns", "all_hard"))
-"""What a user looks like who keeps the agent from its work: before it is named, the environment's own user is tried."""
+"""What a user who keeps the agent from its work looks like, and a limit of turns that does: before tasks are blamed, or a limit
+that is too high, the environment's own user is tried, and more turns."""
 
 
 def attribute(signals: Sequence[Signal], results: Mapping[Experiment, Result]) -> Attribution:
@@ -121,7 +123,8 @@ def _weigh_user(weights: dict[str, float], result: Result) -> None:
     elif result.confirmed:
         weights[result.fault] = HINT
     else:
-        weights |= {fault: weights[fault] * REFUTED for fault in users if TESTS.get(fault) is result.experiment}
+        weights |= {fault: weights[fault] * REFUTED for fault in users
+                    if TESTS.get(fault) is result.experiment and weights[fault] < CONFIRMED}
 
 
 def _concerns(result: Result, fault: str) -> bool:
@@ -146,4 +149,6 @@ def _next(candidates: Sequence[Diagnosis], alarms: Sequence[Signal],
         if any(candidate.fault in THWARTED for candidate in likely) or (
                 not likely and any(signal.name in ("success_drop", "user_gap") for signal in alarms)):
             wanted.append(Experiment.SYMBOLIC_USER)
+        if any(candidate.fault in THWARTED for candidate in likely):
+            wanted.append(Experiment.MORE_TURNS)
     return next((test for test in wanted if test not in results), None)

@@ -110,17 +110,21 @@ def symbolic_user(play: Play, limits: Mapping[str, float], seed: int = 0) -> Res
 
 
 def more_turns(play: Play, limits: Mapping[str, float], seed: int = 0) -> Result:
-    """What becomes of episodes that the limit of turns cut while they were progressing, with half as many turns again.
+    """What becomes of episodes that the limit of turns cut while they were progressing, with half as many turns again; and of
+    all that it cut, progressing or not, by the success that is gained.
 
     Both arms have the same draws, so the longer one begins with the very turns of the shorter.
     """
     short, enough = _usable(play(Trial("policy", LENGTHENED, seed)))
     long, again = _usable(play(Trial("policy", LENGTHENED, seed, turns=1.5, more=FEW)))
-    cut = [(a, b) for a, b in _pairs(short, long) if a["stop"] == "max_turns" and progressing(a)]
+    pairs = _pairs(short, long)
+    cut = [(a, b) for a, b in pairs if a["stop"] == "max_turns" and progressing(a)]
     value = _mean(b["success"] for _, b in cut) if len(cut) >= 5 else 0.0
-    return _result(Experiment.MORE_TURNS, value >= limits["more_turns"] and len(cut) >= 5, "too_few_turns", value,
-                   limits["more_turns"], short, enough and again, f"of {len(cut)} episodes that were cut while progressing "
-                   "a share of {0:.3f} succeeds with half as many turns again; needed: {1:g}")
+    gain = _known(_mean(b["success"] and a["stop"] == "max_turns" for a, b in pairs))
+    few = (value >= limits["more_turns"] and len(cut) >= 5) or gain > limits["turns_gain"]
+    return _result(Experiment.MORE_TURNS, few, "too_few_turns", value, limits["more_turns"], short, enough and again,
+                   f"of {len(cut)} episodes that were cut while progressing a share of {{0:.3f}} succeeds with half as many "
+                   f"turns again; needed: {{1:g}}, or {limits['turns_gain']:g} of all episodes, of which {gain:.3f} do")
 
 
 EXPERIMENTS: Mapping[Experiment, Callable[..., Result]] = {

@@ -35,14 +35,16 @@ def measure(records: Sequence[Record], step: int) -> dict[str, float]:
 
       coverage              usable episodes among all
       group_std             mean over groups of the score's standard deviation
-      unsolved_groups, solved_groups       groups of one score, below or from 0.5 on, among groups of at least two
+      unsolved_groups       groups of one score below 0.5 without a success, among groups of at least two
+      solved_groups         groups of one score in which all succeed, among the same
       truncated, truncated_progressing, truncated_stuck    cut by a limit of turns or tokens; with or without something new
                                            in the last 3 turns
       turn_limit            turns after which episodes were cut
       success_turns_p50, success_turns_p90 of the turns of successful episodes
       near_miss             failures whose score is all but a success's, among failures
       unearned              successes without a score, or of nothing but the agent's ending it, among successes
-      return_rank           rank-biserial correlation of return and success, in [-1, 1]: 1 where each success has more
+      return_rank           rank-biserial correlation of return and success within tasks, in [-1, 1]: 1 where each success has
+                            more than each failure at the same task
       unsolicited           slots told though the message named others, or none in the first 2 turns, per episode
       stonewalled           episodes in which 3 fair questions in a row, or more, got nothing
       premature_stop        episodes that the user left while he was asked something new, or within 3 turns
@@ -65,15 +67,16 @@ def measure(records: Sequence[Record], step: int) -> dict[str, float]:
 
 
 def _groups(usable: Sequence[Record]) -> dict[str, float]:
-    scores = collections.defaultdict(list)
+    by_task = collections.defaultdict(list)
     for record in usable:
-        scores[record["task"]].append(record["score"])
-    groups = [group for group in scores.values() if len(group) > 1]
-    same = [np.mean(group) for group in groups if max(group) - min(group) < 1e-6]
+        by_task[record["task"]].append(record)
+    groups = [([record["score"] for record in group], [bool(record["success"]) for record in group])
+              for group in by_task.values() if len(group) > 1]
+    same = [(scores[0], success) for scores, success in groups if max(scores) - min(scores) < 1e-6]
     count = len(groups) if groups else math.nan
-    return {"group_std": _mean(np.std(group) for group in groups),
-            "unsolved_groups": sum(mean < 0.5 for mean in same) / count,
-            "solved_groups": sum(mean >= 0.5 for mean in same) / count}
+    return {"group_std": _mean(np.std(scores) for scores, _ in groups),
+            "unsolved_groups": sum(score < 0.5 and not any(success) for score, success in same) / count,
+            "solved_groups": sum(all(success) for _, success in same) / count}
 
 
 def _endings(usable: Sequence[Record]) -> dict[str, float]:
@@ -92,7 +95,7 @@ def _endings(usable: Sequence[Record]) -> dict[str, float]:
         "near_miss": _mean(record["score"] >= SOLVED for record in losses),
         "unearned": _mean(record["score"] <= NOTHING or all(turn["act"]["kind"] in ("FINISH", "MALFORMED")
                                                             for turn in record["turns"]) for record in wins),
-        "return_rank": _rank([record["return"] for record in wins], [record["return"] for record in losses])}
+        "return_rank": _rank(wins, losses)}
 
 
 def progressing(record: Record) -> bool:
@@ -108,12 +111,11 @@ def progressing(record: Record) -> bool:
     return any(new[-RECENT:])
 
 
-def _rank(wins: Sequence[float], losses: Sequence[float]) -> float:
-    """P(a success has more) less P(it has less); nan with fewer than 5 of either."""
-    if min(len(wins), len(losses)) < 5:
-        return math.nan
-    difference = np.subtract.outer(wins, losses)
-    return float((difference > 0).mean() - (difference < 0).mean())
+def _rank(wins: Sequence[Record], losses: Sequence[Record]) -> float:
+    """P(a success has a higher return than a failure at the same task) less P(it has a lower one); nan with fewer than 5 pairs.
+    Tasks differ in what they pay, so returns compare within one."""
+    pairs = [won["return"] - lost["return"] for won in wins for lost in losses if won["task"] == lost["task"]]
+    return _mean((pair > 0) - (pair < 0) for pair in map(float, pairs)) if len(pairs) >= 5 else math.nan
 
 
 def _users(usable: Sequence[Record]) -> dict[str, float]:

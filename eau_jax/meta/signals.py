@@ -28,7 +28,7 @@ FAULTS = {   # {fault: who is at fault}, in the order in which they are looked f
     "too_few_turns": "env", "too_many_turns": "env",
     "stale_weights": "rl", "large_updates": "rl", "gradient_spikes": "rl", "entropy_collapse": "rl", "entropy_rise": "rl",
     "weak_critic": "rl",
-    "all_hard": "env", "all_easy": "env", "farmed_shaping": "env",
+    "farmed_shaping": "env", "all_hard": "env", "all_easy": "env",
     "degenerate_output": "policy",
     "none": "none"}
 
@@ -282,6 +282,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("stonewalled", "stonewalling_user", 0.1, metric("meta/stonewalled")),
     Detector("invented", "invented_facts", 0.02, metric("meta/invented")),
     Detector("persona", "persona_drift", 0.2, _persona, own=True),
+    Detector("persona_shift", "persona_drift", 1.0, _persona, own=True),                                               # P
     Detector("role_flip", "persona_drift", 0.0, metric("meta/role_flip")),
     Detector("user_gap", "", 0.2, _user_gap),
     Detector("truncated_progressing", "too_few_turns", 0.25, _few_turns),
@@ -304,7 +305,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("unsolved_groups", "all_hard", 0.6, metric("meta/unsolved_groups")),                                      # P
     Detector("solved_groups", "all_easy", 0.6, metric("meta/solved_groups")),                                          # P
     Detector("farmed", "farmed_shaping", 3.0, _farmed, need=1, of=1, own=True),
-    Detector("return_rank", "", RANKED, metric("meta/return_rank"), below=True),
+    Detector("return_rank", "farmed_shaping", RANKED, metric("meta/return_rank"), below=True),
     Detector("degenerate", "degenerate_output", 0.05, _degenerate),
     Detector("success_drop", "", 1.0, _drop, need=1, of=1, own=True, calibrated=False),
 )

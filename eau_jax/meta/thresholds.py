@@ -19,6 +19,7 @@ TESTS = {        # limits of `causal.py`
     "repeat_differs": 0.0,    # share of repetitions that may differ
     "symbolic_change": 0.15,  # change of success or score without the user in question
     "more_turns": 0.2,        # share of cut episodes that succeed with more turns
+    "turns_gain": 0.1,        # by how much success may rise with more turns, of all episodes
 }
 DEFAULTS: Mapping[str, float] = {detector.name: detector.limit for detector in DETECTORS} | TESTS
 

@@ -71,7 +71,7 @@ def _update(draw, done, p, cut, episodes, place):
         "meta/solved_groups": share(0.25 * p, 16), "meta/truncated": truncated, "meta/truncated_progressing": progressing,
         "meta/truncated_stuck": truncated - progressing, "meta/success_turns_p50": float(draw.choice([5, 6])),
         "meta/near_miss": share(0.004), "meta/unearned": share(0.01), "meta/stonewalled": share(0.01),
-        "meta/return_rank": float(np.clip(normal(0.8 - 0.5 * done, 0.1), -1, 1)), "meta/invented": share(0.002, turns),
+        "meta/return_rank": float(np.clip(normal(0.95, 0.05), -1, 1)), "meta/invented": share(0.002, turns),
         "meta/degenerate": share(0.02, turns)}
 
 

@@ -111,9 +111,25 @@ def test_the_user_is_tried_before_turns_or_tasks_are_blamed(name):
     assert asked.test is Experiment.SYMBOLIC_USER and asked.diagnosis.owner == "env"
     his = attribute(alarms(name), clean() | result(Experiment.SYMBOLIC_USER, True, "stonewalling_user"))
     assert (his.diagnosis.owner, his.diagnosis.fault) == ("user", "stonewalling_user")
-    cleared = attribute(alarms(name), clean() | result(Experiment.SYMBOLIC_USER, False, "leaky_user"))
-    assert (cleared.diagnosis.owner, cleared.test) == ("env", None)
+    cleared = clean() | result(Experiment.SYMBOLIC_USER, False, "leaky_user")
+    assert attribute(alarms(name), cleared).test is Experiment.MORE_TURNS
+    few = attribute(alarms(name), cleared | result(Experiment.MORE_TURNS, True, "too_few_turns"))
+    assert few.diagnosis.fault == "too_few_turns" and few.diagnosis.confidence >= 0.9
+    enough = attribute(alarms(name), cleared | result(Experiment.MORE_TURNS, False, "too_few_turns"))
+    assert enough.diagnosis.fault == asked.diagnosis.fault and enough.test is None
     assert attribute(alarms(name, "leaks"), clean()).test is None      # a confirmed cause comes first
+
+
+def test_a_manner_that_is_another_one_altogether_is_a_drift_whatever_it_costs():
+    gross = attribute(alarms("persona", "persona_shift"), clean() | result(Experiment.SYMBOLIC_USER, False, "leaky_user"))
+    assert gross.diagnosis.fault == "persona_drift" and gross.diagnosis.confidence >= 0.9 and gross.test is None
+    slight = attribute(alarms("persona"), clean() | result(Experiment.SYMBOLIC_USER, False, "leaky_user"))
+    assert slight.diagnosis.owner == "none"
+
+
+def test_returns_that_tell_nothing_come_before_tasks():
+    found = attribute(alarms("return_rank", "solved_groups"), clean())
+    assert found.diagnosis.fault == "farmed_shaping" and [c.fault for c in found.candidates] == ["farmed_shaping", "all_easy"]
 
 
 def test_the_swap_strengthens_what_the_alarms_say():

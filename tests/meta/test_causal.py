@@ -119,12 +119,18 @@ def test_more_turns():
     few = causal.more_turns(play(intention, max_turns=3), DEFAULTS)
     assert few.confirmed and few.fault == "too_few_turns" and few.value == 1.0
     assert causal.more_turns(play(intention, max_turns=16), DEFAULTS).confirmed is False
-    vague = Agent(demonstrator(lambda task, state, rng: "[action] Tell me more.", CHAT).speak, demonstrator(
-        intention.expert, CHAT).release)
-    stuck = player(intention, symbolic, TASKS["intention"], CHAT, BUDGETS, vague, 0)(Pinned(
+    assert causal.more_turns(slow(99), DEFAULTS).confirmed is False   # nothing is gained by going on
+    late = causal.more_turns(slow(3), DEFAULTS)
+    assert late.confirmed and late.value == 0.0 and "0.1 of all episodes, of which 0." in late.said
+
+
+def slow(start):
+    """A policy under a limit of three turns that does nothing useful before turn `start`."""
+    def speak(task, state, rng):
+        return intention.expert(task, state, rng) if int(state.turn) >= start else "[action] Tell me more."
+    return player(intention, symbolic, TASKS["intention"], CHAT, BUDGETS, demonstrator(speak, CHAT), 0)(Pinned(
         knob.patch({"env": intention.knobs, "user": symbolic.knobs, "rl": {}}, {"env.max_turns": 3, "env.patience": 64}),
         compile_rules(intention.rules, intention.features), 0))
-    assert causal.more_turns(stuck, DEFAULTS).confirmed is False      # nothing is gained by going on
 
 
 def test_both_arms_begin_alike():

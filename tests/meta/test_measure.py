@@ -14,10 +14,10 @@ def of(name, *records, step=1):
 
 
 def test_groups():
-    scores = (("a", 0.2), ("a", 0.6), ("b", 0.1), ("b", 0.1), ("c", 0.9), ("c", 0.9), ("d", 0.5))
-    records = [episode(turn(), task=task, score=score) for task, score in scores]
-    assert of("group_std", *records) == pytest.approx(0.2 / 3)                     # 0.2, 0, 0; a group of one does not count
-    assert of("unsolved_groups", *records) == pytest.approx(1 / 3) and of("solved_groups", *records) == pytest.approx(1 / 3)
+    scores = (("a", 0.2), ("a", 0.6), ("b", 0.1), ("b", 0.1), ("c", 0.9), ("c", 0.9), ("d", 0.5), ("e", 0.9), ("e", 0.9))
+    records = [episode(turn(), task=task, score=score, success=task == "c") for task, score in scores]
+    assert of("group_std", *records) == pytest.approx(0.2 / 4)                     # 0.2, 0, 0, 0; a group of one does not count
+    assert of("unsolved_groups", *records) == pytest.approx(1 / 4) and of("solved_groups", *records) == pytest.approx(1 / 4)
 
 
 def test_infrastructure_errors_are_left_out_of_everything_but_coverage():
@@ -62,7 +62,10 @@ def test_rank_of_returns():
     wins = [episode(turn(), success=True, returned=value) for value in (3, 3, 3, 3, 1)]
     losses = [episode(turn(), returned=value) for value in (2, 2, 2, 2, 3)]
     assert of("return_rank", *wins, *losses) == pytest.approx((16 - 4 - 1) / 25)     # 16 pairs won, 4 + 1 lost, 4 equal
-    assert math.isnan(of("return_rank", *wins, *losses[:4]))
+    assert math.isnan(of("return_rank", *wins[:2], *losses[:2]))
+    rich = [episode(turn(), task="rich", returned=9), episode(turn(), task="rich", success=True, returned=10)] * 3
+    poor = [episode(turn(), task="poor", returned=0), episode(turn(), task="poor", success=True, returned=1)] * 3
+    assert of("return_rank", *rich, *poor) == 1.0, "tasks pay differently"
 
 
 def unanswered(count, decided="WITHHOLD", mask=1):
