@@ -195,8 +195,8 @@ def _too_lax(told: TimeStep, on: Array, key: Array) -> TimeStep:
 
 
 def _stale(config: Config, since: int) -> Config:
-    """The sampler keeps the weights of the first faulty update, or of the one that a run is resumed at, and says that it has the
-    new ones."""
+    """The sampler keeps the weights of the first faulty update, or of the one that a run is resumed at, and says that it has
+    the new ones."""
     clock = Clock(since, config.learn.steps)
 
     class Stale(config.rollout.sampler):

@@ -68,8 +68,8 @@ ROUTINE = (Experiment.GOLD_REPLAY, Experiment.IDLE_AGENT, Experiment.REPEAT)   #
 UNSOLVED = frozenset(("dead", "unsolved_groups", "success_drop"))
 """Alarms that a broken checker raises too, or a user: before the tasks are blamed, the script has to solve them."""
 THWARTED = frozenset(("too_many_turns", "all_hard"))
-"""What a user who keeps the agent from its work looks like, and a limit of turns that does: before tasks are blamed, or a limit
-that is too high, the environment's own user is tried, and more turns."""
+"""What a user who keeps the agent from its work looks like, and a limit of turns that does: before tasks are blamed, or a
+limit that is too high, the environment's own user is tried, and more turns."""
 
 
 def attribute(signals: Sequence[Signal], results: Mapping[Experiment, Result]) -> Attribution:

@@ -110,8 +110,8 @@ def symbolic_user(play: Play, limits: Mapping[str, float], seed: int = 0) -> Res
 
 
 def more_turns(play: Play, limits: Mapping[str, float], seed: int = 0) -> Result:
-    """What becomes of episodes that the limit of turns cut while they were progressing, with half as many turns again; and of
-    all that it cut, progressing or not, by the success that is gained.
+    """What becomes of episodes that the limit of turns cut while they were progressing, with half as many turns again; and
+    of all that it cut, progressing or not, by the success that is gained.
 
     Both arms have the same draws, so the longer one begins with the very turns of the shorter.
     """

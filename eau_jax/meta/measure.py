@@ -43,8 +43,8 @@ def measure(records: Sequence[Record], step: int) -> dict[str, float]:
       success_turns_p50, success_turns_p90 of the turns of successful episodes
       near_miss             failures whose score is all but a success's, among failures
       unearned              successes without a score, or of nothing but the agent's ending it, among successes
-      return_rank           rank-biserial correlation of return and success within tasks, in [-1, 1]: 1 where each success has
-                            more than each failure at the same task
+      return_rank           rank-biserial correlation of return and success within tasks, in [-1, 1]: 1 where each success
+                            has more than each failure at the same task
       unsolicited           slots told though the message named others, or none in the first 2 turns, per episode
       stonewalled           episodes in which 3 fair questions in a row, or more, got nothing
       premature_stop        episodes that the user left while he was asked something new, or within 3 turns
@@ -112,8 +112,8 @@ def progressing(record: Record) -> bool:
 
 
 def _rank(wins: Sequence[Record], losses: Sequence[Record]) -> float:
-    """P(a success has a higher return than a failure at the same task) less P(it has a lower one); nan with fewer than 5 pairs.
-    Tasks differ in what they pay, so returns compare within one."""
+    """P(a success has a higher return than a failure at the same task) less P(it has a lower one); nan with fewer than 5
+    pairs. Tasks differ in what they pay, so returns compare within one."""
     pairs = [won["return"] - lost["return"] for won in wins for lost in losses if won["task"] == lost["task"]]
     return _mean((pair > 0) - (pair < 0) for pair in map(float, pairs)) if len(pairs) >= 5 else math.nan
 

@@ -153,8 +153,9 @@ def _critic(scene: Scene) -> Iterator[Move]:
 
 
 def _hard(scene: Scene) -> Iterator[Move]:
-    yield predicted(scene, "down", ("meta/unsolved_groups", "rollout/zero_spread_rate"), "hardly any task is solved, so groups "
-                    "teach nothing; easier ones become more frequent", task_mix=_mix(scene.mix, harder=False), effect=0.02)
+    yield predicted(scene, "down", ("meta/unsolved_groups", "rollout/zero_spread_rate"), "hardly any task is solved, so "
+                    "groups teach nothing; easier ones become more frequent", task_mix=_mix(scene.mix, harder=False),
+                    effect=0.02)
     for name in BONUSES:
         yield predicted(scene, "up", ("meta/group_std", "rollout/return_std"), "hardly any task is solved; steps on the way "
                         "are paid for", plus(scene, find(scene, "env", name), 0.05), effect=0.01, within=10)
@@ -162,7 +163,8 @@ def _hard(scene: Scene) -> Iterator[Move]:
 
 def _easy(scene: Scene) -> Iterator[Move]:
     yield predicted(scene, "down", ("meta/solved_groups", "rollout/zero_spread_rate"), "nearly all groups are solved, so "
-                    "they teach nothing; harder tasks become more frequent", task_mix=_mix(scene.mix, harder=True), effect=0.02)
+                    "they teach nothing; harder tasks become more frequent", task_mix=_mix(scene.mix, harder=True),
+                    effect=0.02)
 
 
 def _mix(mix: Mapping[str, float], harder: bool) -> dict[str, float]:

@@ -24,8 +24,8 @@ from eau_jax.meta.proposer import Budget, Proposer, View
 from eau_jax.meta.scene import Move, Scene, tree
 
 BURN_IN = 10     # updates before the first proposal
-COOL_DOWN = 5    # updates after a change before its owner is changed again, times 1 + its changes that were taken back; of one
-                 # that was kept they count from its beginning
+COOL_DOWN = 5    # updates after a change before its owner is changed again, times 1 + its changes that were taken back; they
+                 # count from the beginning of one that was kept
 FRESH = 5        # updates of the generation in force that a diagnosis needs
 
 

@@ -129,8 +129,8 @@ def soft(rows: Sequence[Row], since: int, anchor: Sequence[Anchor] = ()) -> Trig
 def judge(rows: Sequence[Row], since: int, prediction: Prediction, anchor: Sequence[Anchor] = ()) -> Verdict:
     """Whether the predicted metric moved as predicted, beyond what it moves anyway.
 
-    The last AFTER of the `within_updates` updates under the change against the BEFORE updates before it, or those of them that
-    have the last one's generation. A drop of success makes any change harmful.
+    The last AFTER of the `within_updates` updates under the change against the BEFORE updates before it, or those of them
+    that have the last one's generation. A drop of success makes any change harmful.
     """
     earlier, later = _split(rows, since)
     later = [row for row in later if row["step"] < since + prediction.within_updates][-AFTER:]

@@ -16,7 +16,7 @@ def of(name, *records, step=1):
 def test_groups():
     scores = (("a", 0.2), ("a", 0.6), ("b", 0.1), ("b", 0.1), ("c", 0.9), ("c", 0.9), ("d", 0.5), ("e", 0.9), ("e", 0.9))
     records = [episode(turn(), task=task, score=score, success=task == "c") for task, score in scores]
-    assert of("group_std", *records) == pytest.approx(0.2 / 4)                     # 0.2, 0, 0, 0; a group of one does not count
+    assert of("group_std", *records) == pytest.approx(0.2 / 4)                  # 0.2, 0, 0, 0; a group of one does not count
     assert of("unsolved_groups", *records) == pytest.approx(1 / 4) and of("solved_groups", *records) == pytest.approx(1 / 4)
 
 
