@@ -152,6 +152,7 @@ def run(channel, folders, lock_in, guard, short_text):
         report("unavailable", str(error))
         leave(0)
     signal.signal(signal.SIGPROF, too_long)
+    signal.signal(signal.SIGINT, signal.default_int_handler)   # however this process was started
     sys.stdout = sys.stderr = sink = Sink(job["output"])
     report("ready")
     # The hook is kept nowhere else, and what it calls is its own, so that submitted code finds neither in a frame.

@@ -49,9 +49,10 @@ def test_the_first_failure_ends_it():
 def test_gating_compiles_nothing_more():
     decide(proposal())
     traces = world()[1].traces
+    before = dict(traces)
     for turns in range(13, 16):
         decide(proposal(changes={"env.max_turns": turns}))
-    assert traces == {"begin": 1, "step": 1}
+    assert traces == before and set(before) == {"begin", "step"}
 
 
 def test_a_mend_of_a_faulty_first_generation_passes():
