@@ -4,7 +4,7 @@ Reproduces   nothing published: it shows the whole loop. The user's request leav
              for asking about them one at a time, the important ones counting more (UserRL's IntentionGym rules).
 Hardware     2 CPU cores, 3 GB of memory.
 Time         about 6 minutes.
-Expected     held-out score about 0.39 after the cold start, 0.74 after PPO (five seeds: 0.71 to 0.76).
+Expected     held-out score about 0.26 after the cold start, 0.70 after PPO (seed 0).
 Command      scripts/quickstart        (or: eau-jax train configs/quickstart.py)
 """
 
