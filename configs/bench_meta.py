@@ -54,7 +54,8 @@ def facts(task: Task) -> str:
 def asking() -> Config:
     """Intention where only the last detail is paid for, and the user tells one in a reply: success or nothing."""
     outcome = paid(intention)._replace(score=lambda task, state, total: float(np.clip(total, 0.0, 1.0)))
-    return _small(load_config(str(CONFIGS / "quickstart.py")), outcome, Tasks(generate=ladder, bucket=details), {
+    base = replace(load_config(str(CONFIGS / "quickstart.py")), {"sft.expert_share": 0.3})
+    return _small(base, outcome, Tasks(generate=ladder, bucket=details), {
         "env.weight_1": 0.0, "env.weight_2": 0.0, "env.weight_3": 0.0, "env.done_bonus": 1.0, "env.disclose_cap": 1})
 
 

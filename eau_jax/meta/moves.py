@@ -178,19 +178,20 @@ def _mix(mix: Mapping[str, float], harder: bool) -> dict[str, float]:
 
 
 def _farmed(scene: Scene) -> Iterator[Move]:
-    """What pays more than by default first, then what pays for anything but the outcome."""
-    metrics, why = ("rollout/return_mean",), "returns rise and success does not"
-    over = {path: abs(scene.values[path] - spec.default) for path, spec in scene.specs.items() if spec.reward and (
-        scene.values[path] < spec.default if path.endswith(("penalty", "cost")) else scene.values[path] > spec.default)}
+    """What pays more than it did at first, or by default where that is not known, then what pays for more than the outcome."""
+    metrics, why = ("rollout/return_mean",), "returns tell nothing of success"
+    was = {path: scene.first.get(path, spec.default) for path, spec in scene.specs.items() if spec.reward}
+    over = {path: abs(scene.values[path] - old) for path, old in was.items() if (
+        scene.values[path] < old if path.endswith(("penalty", "cost")) else scene.values[path] > old)}
     for path in sorted(over, key=over.__getitem__, reverse=True):
-        yield predicted(scene, "down", metrics, f"{why}; {path} goes back towards its default",
-                        to(scene, path, scene.specs[path].default), share=0.05, within=10)
+        yield predicted(scene, "down", metrics, f"{why}; {path} goes back towards {was[path]:g}", to(scene, path, was[path]),
+                        share=0.05)
     for name in BONUSES:
         path = find(scene, "env", name)
         if scene.values.get(path, 0.0) > 0:
             often = scene.tried.get(f"{path} down", 0) >= 2
             yield predicted(scene, "down", metrics, f"{why}; less is paid on the way", to(scene, path, 0.0) if often else
-                            plus(scene, path, -0.05, low=0.0), share=0.05, within=10)
+                            plus(scene, path, -0.05, low=0.0), share=0.05)
 
 
 def _healthy(scene: Scene) -> Iterator[Move]:

@@ -72,7 +72,7 @@ def read(view: View) -> tuple[Scene, tuple[Past, ...]]:
         confirmed=frozenset(name for name, result in report["results"].items() if result["confirmed"]),
         rules=(view.folder / "rules/current.toml").read_text(encoding="utf-8"),
         own_rules=(view.folder / "rules/own.toml").read_text(encoding="utf-8"),
-        features=tuple(view.json("rules/features.json")), tried=_tried(past)), past
+        features=tuple(view.json("rules/features.json")), tried=_tried(past), first=current.get("first", {})), past
 
 
 def decide(scene: Scene, past: Sequence[Past]) -> Batch:

@@ -26,6 +26,7 @@ class Scene(NamedTuple):
     own_rules: str                       # the environment's own
     features: tuple[str, ...]            # that rules may read
     tried: Mapping[str, int]             # {"<knob> up" or "<knob> down": how often it was done}
+    first: Mapping[str, float] = {}      # what the run began with; {}: not known
 
 
 @dataclasses.dataclass(frozen=True)

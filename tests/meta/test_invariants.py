@@ -97,6 +97,14 @@ def test_a_fault_of_the_first_generation_may_be_mended():
     assert progress(longer, [short]).passed and not progress(short, [longer]).passed
 
 
+def test_a_reward_that_pays_for_nothing_may_be_lowered_in_steps():
+    play = world()[2]
+    sound, now = play(*settings()), play(*settings(chat_bonus=0.5))
+    passed = {bonus: {stage.name: stage.passed for stage in check(play(*settings(chat_bonus=bonus)), sound, now, sound)}
+              for bonus in (0.25, 0.5, 0.6)}
+    assert [passed[bonus]["no_free_lunch"] for bonus in (0.25, 0.5, 0.6)] == [True, False, False]
+
+
 def test_settings_that_were_played_are_not_played_again():
     play = world()[2]
     assert play(KNOBS, ENV.rules) is play(KNOBS, ENV.rules)

@@ -37,15 +37,15 @@ GOOD = healthy(1)[:30]
 
 
 def view(root, knobs=KNOBS, env=intention, seen=GOOD, fault="", confirmed=(), history=(), mix=None, current=None,
-         report=None):
+         report=None, first={}):
     """A view folder as `snapshot.build` writes it."""
     root.mkdir(exist_ok=True)
     generation = seen[-1]["generation"] if seen else 0
     found = {"owner": FAULTS[fault or "none"], "fault": fault, "confidence": 0.9, "evidence": [], "tests": []}
     report = report or {"diagnosis": found, "signals": [], "results": {name: {"confirmed": True} for name in confirmed}}
     files = {"knobs/schema.json": schema(knobs), "knobs/current.json": {
-        "generation": generation, "step": seen[-1]["step"] if seen else 0, "values": knob.values(knobs)} | (
-            {"task_mix": mix} if mix else {}), "diagnosis.json": report, "history.json": list(history),
+        "generation": generation, "step": seen[-1]["step"] if seen else 0, "values": knob.values(knobs),
+        "first": first} | ({"task_mix": mix} if mix else {}), "diagnosis.json": report, "history.json": list(history),
         "rules/features.json": list(env.features)}
     texts = {"rules/current.toml": current or env.rules, "rules/own.toml": env.rules,
              "metrics.jsonl": "".join(json.dumps(plain(row)) + "\n" for row in seen)}
@@ -158,6 +158,10 @@ def test_the_second_choice_of_a_row(tmp_path):
     penalty = knob.patch(KNOBS, {"env.weight_1": 0.9})
     farmed = change(propose(view(tmp_path, knobs=penalty, fault="farmed_shaping"), Budget()), penalty)
     assert farmed.changes == {"env.weight_1": pytest.approx(0.65)}     # back towards 0.4 by what one swap may
+    both = knob.patch(KNOBS, {"env.done_bonus": 1.0, "env.weight_1": 0.6})
+    began = {"env.done_bonus": 1.0, "env.weight_1": 0.4}                # the bonus is the run's own
+    assert change(propose(view(tmp_path, knobs=both, fault="farmed_shaping", first=began), Budget()), both).changes == {
+        "env.weight_1": pytest.approx(0.4)}
 
 
 def test_only_knobs_of_this_run(tmp_path):
