@@ -178,7 +178,7 @@ def _mix(mix: Mapping[str, float], harder: bool) -> dict[str, float]:
 
 
 def _farmed(scene: Scene) -> Iterator[Move]:
-    """What pays more than it did at first, or by default where that is not known, then what pays for more than the outcome."""
+    """What pays more than at first, or than by default where that is not known; then what pays for more than the outcome."""
     metrics, why = ("rollout/return_mean",), "returns tell nothing of success"
     was = {path: scene.first.get(path, spec.default) for path, spec in scene.specs.items() if spec.reward}
     over = {path: abs(scene.values[path] - old) for path, old in was.items() if (
