@@ -40,7 +40,7 @@ def fake(one, cell, score, updates=None, by_task=None):
     """The records of a run that ended with a held-out score, or that got as far as `updates`."""
     folder, steps = studies.folder_of(one, cell), one.updates if updates is None else updates
     folder.mkdir(parents=True)
-    lines = [{"step": step + 1, "rollout/score_mean": 0.1 * step + 0.05 * cell.seed, "rollout/episodes": 8.0,
+    lines = [{"step": step + 1, "rollout/score_mean": 0.1 * step + 0.05 * cell.seed, "rollout/success_rate": 0.0, "rollout/episodes": 8.0,
               "rollout/tokens_mean": 100.0, "rollout/turns_mean": 3.0, "rollout/action_tokens_mean": 5.0}
              for step in range(steps)]
     times = [{"step": line["step"], "rollout_s": 20.0, "annotate_s": 4.0, "update_s": 6.0} for line in lines]
@@ -50,7 +50,8 @@ def fake(one, cell, score, updates=None, by_task=None):
         sealed = sealed_file(folder)
         sealed.parent.mkdir(parents=True)
         end = {"step": one.updates, "phase": "final", "score": score} | ({"by_task": by_task} if by_task else {})
-        sealed.write_text(json.dumps({"step": 0, "phase": "cold_start", "score": 0.25}) + "\n" + json.dumps(end) + "\n")
+        start = {"step": 0, "phase": "cold_start", "score": 0.25} | ({"by_task": dict.fromkeys(by_task, 0.25)} if by_task else {})
+        sealed.write_text(json.dumps(start) + "\n" + json.dumps(end) + "\n")
     return folder
 
 
@@ -112,14 +113,16 @@ def test_the_page_of_records(tmp_path):
     shown = Page(written.read_text())
     assert not shown.open and "script" not in shown.tags and EVIL.strip().replace("\ud800", "?") in shown.text
     sources = [value for name, value in shown.attributes if name == "src"]
-    assert len(sources) == 5 and all(value.startswith("data:image/png;base64,") for value in sources)
+    assert len(sources) == 6 and all(value.startswith("data:image/png;base64,") for value in sources)
     assert {file.name for file in (one.folder / "plots").iterdir()} == {
-        "curves.png", "scores.png", "differences.png", "overall.png", "chances.png"}
+        "curves.png", "success.png", "scores.png", "differences.png", "overall.png", "chances.png"}
     for text in ("3 of 4 runs finished", "Not finished: 1 of 4 runs", "2 seeds a method",
                  "2 revisions of the code (rev0, rev1)", "one seed", "+0.200", "stopped or failed", "1,600", "240", "1.0"):
         assert text in shown.text, text
     first, second = page.summarise(one, page.read(one)).lines
     assert (first.method, first.runs, first.start, first.score.mean) == ("a", 2, 0.25, pytest.approx(0.45))
+    assert first.gain.student.mean == pytest.approx(0.2) and (first.gain.seeds, first.gain.higher) == (2, 2)
+    assert second.gain.student.mean == pytest.approx(0.45)
     assert first.tokens == 2 * 8 * 100 and first.sampled == 2 * 8 * 3 * 5 and first.updates == 2
     assert second.runs == 1 and second.difference.seeds == 1 and second.difference.drawn.mean == pytest.approx(0.2)
     assert page.read(one)[0].seconds == 60.0

@@ -262,17 +262,6 @@ def whiskers(panels: Mapping[str, Mapping[str, Sequence[float]]], what: str, pat
     return save(figure, Path(path))
 
 
-def plot_worlds(runs: Mapping[str, Path], metrics: Sequence[str], path: Path) -> Path:
-    """One PNG with a panel per metric and a curve, a running mean, per run."""
-    figure, cells = _figure(1, len(metrics), 6.0, 4.2)
-    for axes, metric in zip(cells, metrics, strict=True):
-        for index, (label, folder) in enumerate(runs.items()):
-            steps, mean = smoothed(Path(folder), metric).T
-            axes.plot(steps, mean, color=COLOURS[index % len(COLOURS)], linewidth=2.2, label=_plain(label))
-        _finish(axes, metric, "running mean", legend=True)
-    return save(figure, Path(path))
-
-
 def bars(groups: Mapping[str, Mapping[str, Sequence[float]]], what: str, path: Path) -> Path:
     """One picture of grouped bars: {label: {place: (mean, low, high)}}, whiskers from low to high."""
     places = list(dict.fromkeys(place for values in groups.values() for place in values))

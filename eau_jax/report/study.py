@@ -21,7 +21,7 @@ from eau_jax.report.markup import Html, count, folded, note, number, style, tabl
 from eau_jax.study import Cell, Study, cells, folder_of, progress
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-CURVE = "rollout/score_mean"
+CURVES = {"curves": "rollout/score_mean", "success": "rollout/success_rate"}
 FEW_SEEDS = 5
 
 
@@ -34,7 +34,8 @@ class Run(NamedTuple):
     said: str                   # the last line of its log, where it is not finished
     start: float                # held-out score before the first update; nan where there is none
     score: float                # held-out score after the last one; nan where there is none
-    by_task: Mapping[str, float]
+    before: Mapping[str, float]     # by task, before the first update
+    after: Mapping[str, float]      # by task, after the last one
     tokens: float               # of all training episodes, prompts and replies included
     sampled: float              # of these, sampled by the policy
     seconds: float              # in updates: without starting up, cold start and evaluation
@@ -53,13 +54,13 @@ def _read(study: Study, cell: Cell) -> Run:
     sealed = {line["step"]: line for line in read_lines(sealed_file(folder))} if sealed_file(folder).exists() else {}
     manifest = folder / "manifest.json"
     revision = json.loads(manifest.read_text(encoding="utf-8"))["git_revision"] if manifest.exists() else None
-    last = sealed.get(study.updates, {}) if how_far.finished else {}
+    first, last = sealed.get(0, {}), sealed.get(study.updates, {}) if how_far.finished else {}
     value = lambda line, *names: _product(line.get(f"rollout/{name}") for name in ("episodes", *names))
     return Run(
         cell, how_far.updates, how_far.finished,
         "" if how_far.finished else last_line(folder.with_name(f"{cell.seed}.log")),
-        sealed.get(0, {}).get("score", float("nan")), last.get("score", float("nan")),
-        last.get("by_task") or ({"all": last["score"]} if last else {}),
+        *(line.get("score", float("nan")) for line in (first, last)),
+        *(line.get("by_task") or ({"all": line["score"]} if line else {}) for line in (first, last)),
         sum(value(line, "tokens_mean") for line in lines),
         sum(value(line, "turns_mean", "action_tokens_mean") for line in lines),
         sum(line.get(name) or 0.0 for line in times for name in ("rollout_s", "annotate_s", "update_s")),
@@ -82,6 +83,7 @@ class Line(NamedTuple):
     runs: int
     start: float
     score: Interval
+    gain: Difference                # from the first update to the last, of the same runs
     difference: Difference | None   # to the baseline; None for itself
     updates: float                  # means over runs
     tokens: float
@@ -112,7 +114,7 @@ def summarise(study: Study, runs: Sequence[Run]) -> Summary:
         return [run for run in done if run.cell[:2] == (environment, method)]
 
     def tasks(environment: str, method: str) -> dict[int, Mapping[str, float]]:
-        return {run.cell.seed: run.by_task for run in of(environment, method)}
+        return {run.cell.seed: run.after for run in of(environment, method)}
 
     lines = []
     for environment in study.environments:
@@ -121,7 +123,8 @@ def summarise(study: Study, runs: Sequence[Run]) -> Summary:
             if chosen:
                 lines.append(Line(
                     environment, method, len(chosen), _mean([run.start for run in chosen]),
-                    nested([list(run.by_task.values()) for run in chosen]),
+                    nested([list(run.after.values()) for run in chosen]),
+                    paired_by_seed({run.cell.seed: run.before for run in chosen}, tasks(environment, method)),
                     None if method == study.baseline else
                     paired_by_seed(tasks(environment, study.baseline), tasks(environment, method)),
                     *(_mean([getattr(run, name) for run in chosen]) for name in ("updates", "tokens", "sampled"))))
@@ -170,17 +173,17 @@ def _pictures(study: Study, runs: Sequence[Run], summary: Summary) -> dict[str, 
             groups = curves.setdefault(run.cell.environment, {})
             groups.setdefault(run.cell.method, []).append(folder_of(study, run.cell))
     if curves:
-        made["curves"] = plot_runs({name: {method: groups[method] for method in study.methods if method in groups}
-                                    for name, groups in curves.items()}, CURVE, plots / "curves.png")
-    panels: dict[str, dict[str, Interval]] = {}
+        panels = {name: {method: groups[method] for method in study.methods if method in groups} for name, groups in curves.items()}
+        made |= {name: plot_runs(panels, metric, plots / f"{name}.png") for name, metric in CURVES.items()}
+    scores: dict[str, dict[str, Interval]] = {}
     gains: dict[str, dict[str, Interval]] = {}
     for line in summary.lines:
-        panels.setdefault(line.environment, {})[line.method] = line.score
+        scores.setdefault(line.environment, {})[line.method] = line.score
         if line.difference is not None and line.difference.seeds:
             gains.setdefault(line.environment, {})[line.method] = line.difference.student
     every = tuple(study.methods)
-    if panels:
-        made["scores"] = whiskers(panels, "held-out score", plots / "scores.png", every)
+    if scores:
+        made["scores"] = whiskers(scores, "held-out score", plots / "scores.png", every)
     if gains:
         made["differences"] = whiskers(gains, f"difference to {study.baseline}, Student's t", plots / "differences.png",
                                        every, 0.0)
@@ -211,13 +214,13 @@ def _body(study: Study, source: str, runs: Sequence[Run], summary: Summary,
         *(shown[name] for name in ("overall", "chances") if name in shown),
         note("Interquartile mean and probability of improvement as in Agarwal et al. 2021 (rliable), with 95 % bootstrap "
              "intervals, runs drawn within each environment. A probability of 0.5 means no difference."),
-        tag("h2", "Learning curves"), *_one(shown, "curves"),
-        note(f"{CURVE} of the training episodes; the band is the 95 % interval of the mean over seeds by Student's t, and "
+        tag("h2", "Learning curves"), *(part for name in CURVES for part in _one(shown, name)),
+        note(f"{' and '.join(CURVES.values())} of the training episodes; the band is the 95 % interval of the mean over seeds by Student's t, and "
              f"may leave the picture."),
         tag("h2", "Final scores on held-out tasks"), *_one(shown, "scores"), *_one(shown, "differences"),
-        table(("environment", "method", "runs", "before", "after", f"difference to {study.baseline}", "by Student's t",
+        table(("environment", "method", "runs", "before", "after", "gained", f"difference to {study.baseline}", "by Student's t",
                "seeds in which it is higher"), [_score_row(line) for line in summary.lines]),
-        note("After: mean over seeds and tasks. Intervals are 95 %; the bootstrap draws seeds, then tasks within each. "
+        note("Before and after the updates, and the paired gain of the same runs by Student's t. After: mean over seeds and tasks. Intervals are 95 %; the bootstrap draws seeds, then tasks within each. "
              "Differences are paired by seed and task: all methods of a seed play the same tasks, and begin with the same "
              "weights where their settings of model and cold start agree. The picture shows Student's t."),
         tag("h2", "What a run used"), _costs(summary, runs),
@@ -240,10 +243,11 @@ def _cell(one: Interval, sign: str = "") -> str:
 
 
 def _score_row(line: Line) -> tuple[str, ...]:
-    gain = line.difference
-    pairs = ("baseline", "", "") if gain is None else ("no pair yet", "", "") if not gain.seeds else (
-        _cell(gain.drawn, "+"), _cell(gain.student, "+") if gain.seeds > 1 else "one seed", f"{gain.higher} of {gain.seeds}")
-    return (line.environment, line.method, str(line.runs), number(line.start), _cell(line.score), *pairs)
+    gap = line.difference
+    pairs = ("baseline", "", "") if gap is None else ("no pair yet", "", "") if not gap.seeds else (
+        _cell(gap.drawn, "+"), _cell(gap.student, "+") if gap.seeds > 1 else "one seed", f"{gap.higher} of {gap.seeds}")
+    gained = _cell(line.gain.student, "+") if line.gain.seeds > 1 else number(line.gain.student.mean)
+    return (line.environment, line.method, str(line.runs), number(line.start), _cell(line.score), gained, *pairs)
 
 
 def _costs(summary: Summary, runs: Sequence[Run]) -> Html:
@@ -261,7 +265,8 @@ def _caveats(study: Study, summary: Summary, runs: Sequence[Run]) -> list[str]:
              (line.difference.student.low > 0 or line.difference.student.high < 0)]
     said = [f"Clear of zero by Student's t: {len(clear)} of {count(len(comparisons), 'difference')}"
             + (": " if clear else "")
-            + ", ".join(f"{line.method} on {line.environment} ({line.difference.student.mean:+.3f})" for line in clear) + ". No correction was made for looking at several: about one in twenty would by chance."]
+            + ", ".join(f"{line.method} on {line.environment} ({line.difference.student.mean:+.3f})" for line in clear)
+            + ". No correction was made for looking at several: about one in twenty would by chance."]
     missing = sum(not run.finished for run in runs)
     if missing:
         said.append(f"Not finished: {missing} of {count(len(runs), 'run')}, so the methods are seen on different seeds "
@@ -280,13 +285,13 @@ def _caveats(study: Study, summary: Summary, runs: Sequence[Run]) -> list[str]:
 def overall_table(study: Study, summary: Summary) -> Table:
     """The summary for a terminal."""
     shown = Table(title=f"{study.name}: held-out score after {count(study.updates, 'update')}, 95 % intervals")
-    for column in ("environment", "method", "runs", "score", f"difference to {study.baseline}", "Student's t"):
+    for column in ("environment", "method", "runs", "score", "gained", f"difference to {study.baseline}", "Student's t"):
         shown.add_column(column)
     for line in summary.lines:
-        environment, method, runs, _, score, gain, by_student, _ = _score_row(line)
-        shown.add_row(environment, method, runs, score, gain, by_student)
+        environment, method, runs, _, score, gained, gap, by_student, _ = _score_row(line)
+        shown.add_row(environment, method, runs, score, gained, gap, by_student)
     for one in summary.overall:
-        shown.add_row("all", one.method, str(one.runs), f"{_cell(one.middle)} IQM",
+        shown.add_row("all", one.method, str(one.runs), f"{_cell(one.middle)} IQM", "",
                       "baseline" if one.improvement is None else f"better with probability {_cell(one.improvement)}", "")
     return shown
 

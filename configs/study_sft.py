@@ -1,0 +1,35 @@
+"""Fine-tuning, then PPO, against PPO from random weights, on two gyms: what does each of them give?
+
+Fine-tuning alone is what a run scores before its first update: the column "before", and "gained" is what PPO added to it.
+
+Reproduces   nothing published: UserRL's recipe (SFT cold start, then RL) at toy size.
+Hardware     2 CPU cores, 3 GB of memory.
+Time         TIME
+Expected     EXPECTED
+Command      eau-jax compare-methods configs/study_sft.py --jobs 2
+"""
+
+from pathlib import Path
+
+from eau_jax.config import Config, Sft
+from eau_jax.config_file import load_config, replace
+from eau_jax.study import Study
+
+CONFIGS = Path(__file__).parent
+
+
+def from_scratch(config: Config) -> Config:
+    """Without fine-tuning: the model has never seen a word."""
+    return replace(config, {"sft": Sft()})
+
+
+def study() -> Study:
+    return Study(
+        name="sft",
+        environments={"intention": load_config(str(CONFIGS / "quickstart.py")),
+                      "turtle": load_config(str(CONFIGS / "turtle_small.py"))},
+        methods={"ppo_from_scratch": from_scratch, "sft_then_ppo": lambda config: config},
+        baseline="ppo_from_scratch",
+        seeds=(0, 1, 2, 3, 4),
+        updates=15,
+    )
