@@ -266,7 +266,7 @@ class Coevolution:
         return Sources(
             run=self._folder.path, env=self._config.env, tasks=self._parts.train.tasks, knobs=generation.knobs,
             rules=generation.rules, generation=generation.number, step=step - 1, task_mix=shares(self._parts, generation),
-            first=knob.values(self._parts.first.knobs),
+            first=knob.values(self._parts.first.knobs), cooldown=self._config.meta.cooldown,
             diagnosis=found.report(signals, results), history=history,
             pool=Path(self._config.meta.pool) if self._config.meta.pool else None)
 

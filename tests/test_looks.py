@@ -88,6 +88,7 @@ def test_training_looks_are_counted_and_refuse_nothing(tmp_path):
         looks.trained(tmp_path / "sealed", "run", step, looks.Test("intention", TASKS[:4]))
     player = scripted("expert")
     of_run = dataclasses.replace(plan(tmp_path), player=lambda: player._replace(identity={"run": "run"}))
+    assert (tmp_path / "sealed").stat().st_mode & 0o777 == 0o700, "nobody else enters"
     folder = evaluate(of_run)
     assert not record(folder)["second_look"] and record(folder)["training_looks"] == {"intention": 3}
     assert "training was evaluated on these tasks, or some of them, 3 times" in remarks(folder)[-1]

@@ -1,4 +1,5 @@
-"""The log of looks: who was scored on which tasks, and when. One log per root, <root>/sealed/looks.jsonl.
+"""The log of looks: who was scored on which tasks, and when. One log per root, <root>/sealed/looks.jsonl, in a folder that
+only its owner can enter.
 
     {"log": ...}                                        first: the random id of this log
     {"test": ..., "named": [...], "contents": [...]}    a set of tasks, once: two short digests of each task, sorted
@@ -100,7 +101,8 @@ def _common(seen: Seen, digests: Sequence[tuple[str, str]]) -> set[tuple[str, st
 
 
 def _read(folder: RunFolder) -> tuple[str, dict[str, Seen], list[dict[str, Any]]]:
-    """The log's id, its sets of tasks and its looks; a log without id gets one."""
+    """The log's id, its sets of tasks and its looks; a log without id gets one. The folder is closed to other users."""
+    folder.path.chmod(0o700)
     file = folder.path / FILE
     lines = list(read_lines(file)) if file.exists() else []
     if not lines:

@@ -2,7 +2,9 @@
 
 It acts on the diagnosis in diagnosis.json by the first change of the fault's row (`moves.py`) that this run can make: knobs
 that it has, within bounds and one swap's trust region, not locked and not cooling down, of an owner none of whose changes
-is being watched. Most rounds it proposes nothing: nothing is wrong, or nobody but a person can mend it.
+is being watched. An owner cools down for the run's cool-down times 1 + the number of its changes that were taken back, from
+the end of one that was, from the beginning of one that was kept. Most rounds it proposes nothing: nothing is wrong, or
+nobody but a person can mend it.
 
 history.json is a list of earlier proposals, oldest first:
 
@@ -23,10 +25,7 @@ from eau_jax.meta.proposal import Batch, Diagnosis, Evidence
 from eau_jax.meta.proposer import Budget, Proposer, View
 from eau_jax.meta.scene import Move, Scene, tree
 
-BURN_IN = 10     # updates before the first proposal
-COOL_DOWN = 5    # updates after a change before its owner is changed again, times 1 + its changes that were taken back; they
-                 # count from the beginning of one that was kept
-FRESH = 5        # updates of the generation in force that a diagnosis needs
+FRESH = 5   # updates of the generation in force that a diagnosis needs: the window of most detectors
 
 
 class Past(NamedTuple):
@@ -72,7 +71,8 @@ def read(view: View) -> tuple[Scene, tuple[Past, ...]]:
         confirmed=frozenset(name for name, result in report["results"].items() if result["confirmed"]),
         rules=(view.folder / "rules/current.toml").read_text(encoding="utf-8"),
         own_rules=(view.folder / "rules/own.toml").read_text(encoding="utf-8"),
-        features=tuple(view.json("rules/features.json")), tried=_tried(past), first=current.get("first", {})), past
+        features=tuple(view.json("rules/features.json")), tried=_tried(past), first=current.get("first", {}),
+        cooldown=int(current["cooldown"])), past
 
 
 def decide(scene: Scene, past: Sequence[Past]) -> Batch:
@@ -90,8 +90,6 @@ def decide(scene: Scene, past: Sequence[Past]) -> Batch:
 
 def _waits(scene: Scene) -> str:
     """Why this is no time for a change; "" where it is."""
-    if scene.step < BURN_IN:
-        return f"update {scene.step}: nothing is changed before update {BURN_IN}"
     current = sum(row.get("generation") == scene.generation for row in scene.rows)
     return f"{current} updates under generation {scene.generation}; a diagnosis needs {FRESH}" if current < FRESH else ""
 
@@ -101,7 +99,8 @@ def _blocked(scene: Scene, past: Sequence[Past], move: Move) -> bool:
     mine = [item for item in past if item.owner == move.owner and item.status != "refused"]
     failures = sum(item.status == "rolled_back" for item in mine)
     last = [item.ended if item.status == "rolled_back" else item.step for item in mine]
-    if any(item.status == "live" for item in mine) or scene.step < max(last, default=-math.inf) + COOL_DOWN * (1 + failures):
+    if any(item.status == "live" for item in mine) or scene.step < max(last, default=-math.inf) + (
+            scene.cooldown * (1 + failures)):
         return True
     changes = {path: [scene.values[path], new] for path, new in move.changes.items()}
     mix = {name: [scene.mix[name], share] for name, share in move.task_mix.items() if share != scene.mix[name]}

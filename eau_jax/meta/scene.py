@@ -27,6 +27,7 @@ class Scene(NamedTuple):
     features: tuple[str, ...]            # that rules may read
     tried: Mapping[str, int]             # {"<knob> up" or "<knob> down": how often it was done}
     first: Mapping[str, float] = {}      # what the run began with; {}: not known
+    cooldown: int = 0                    # updates for which what was changed stays as it is
 
 
 @dataclasses.dataclass(frozen=True)

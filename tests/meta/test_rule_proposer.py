@@ -37,7 +37,7 @@ GOOD = healthy(1)[:30]
 
 
 def view(root, knobs=KNOBS, env=intention, seen=GOOD, fault="", confirmed=(), history=(), mix=None, current=None,
-         report=None, first={}):
+         report=None, first={}, cooldown=5):
     """A view folder as `snapshot.build` writes it."""
     root.mkdir(exist_ok=True)
     generation = seen[-1]["generation"] if seen else 0
@@ -45,7 +45,7 @@ def view(root, knobs=KNOBS, env=intention, seen=GOOD, fault="", confirmed=(), hi
     report = report or {"diagnosis": found, "signals": [], "results": {name: {"confirmed": True} for name in confirmed}}
     files = {"knobs/schema.json": schema(knobs), "knobs/current.json": {
         "generation": generation, "step": seen[-1]["step"] if seen else 0, "values": knob.values(knobs),
-        "first": first} | ({"task_mix": mix} if mix else {}), "diagnosis.json": report, "history.json": list(history),
+        "first": first, "cooldown": cooldown} | ({"task_mix": mix} if mix else {}), "diagnosis.json": report, "history.json": list(history),
         "rules/features.json": list(env.features)}
     texts = {"rules/current.toml": current or env.rules, "rules/own.toml": env.rules,
              "metrics.jsonl": "".join(json.dumps(plain(row)) + "\n" for row in seen)}
@@ -213,10 +213,17 @@ def test_history(tmp_path, history, allowed):
     assert (batch.status == "ok") is allowed, batch
 
 
-def test_burn_in_and_fresh_generations(tmp_path):
+def test_an_owner_rests_for_the_runs_own_cooldown(tmp_path):
+    kept = past("kept", 20, 30)
+    for cooldown, allowed in ((10, True), (11, False), (0, True)):
+        batch = propose(view(tmp_path, fault="too_few_turns", history=(kept,), cooldown=cooldown), Budget())
+        assert (batch.status == "ok") is allowed, cooldown
+
+
+def test_fresh_generations(tmp_path):
     bad = dict(fault="too_few_turns")
-    assert propose(view(tmp_path, seen=GOOD[:9], **bad), Budget()).status == "empty"
-    assert propose(view(tmp_path, seen=GOOD[:10], **bad), Budget()).status == "ok"
+    assert propose(view(tmp_path, seen=GOOD[:4], **bad), Budget()).status == "empty"
+    assert propose(view(tmp_path, seen=GOOD[:5], **bad), Budget()).status == "ok"
     young = [row | {"generation": int(row["step"] > 26)} for row in GOOD]
     assert propose(view(tmp_path, seen=young, **bad), Budget()).status == "empty"
     assert propose(view(tmp_path, seen=[], **bad), Budget()).status == "empty"

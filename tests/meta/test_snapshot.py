@@ -111,7 +111,7 @@ def test_only_what_is_named_is_copied(tmp_path):
         "rules/own.toml"]
     assert view.lines("metrics.jsonl")[0] == {"step": 1, "generation": 3, "rollout/stop_max_turns": 0.4}
     current = view.json("knobs/current.json")
-    assert (current["generation"], current["values"]["env.max_turns"]) == (3, 16)
+    assert (current["generation"], current["values"]["env.max_turns"], current["cooldown"]) == (3, 16, 0)
     assert view.json("knobs/schema.json")["env.max_turns"]["high"] == 64
     assert not any("of no concern" in text for text in texts(view.folder).values())
     assert list(view.inbox.iterdir()) == list(view.home.iterdir()) == []
