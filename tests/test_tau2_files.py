@@ -15,7 +15,7 @@ from eau_jax.envs.file import TaskFileError
 from eau_jax.envs.gyms import tau as tau_gym
 from eau_jax.envs.tau2 import data as tau2_data
 from eau_jax.envs.tau2.call import call as tool_call
-from eau_jax.envs.tau2.record_check import check_record
+from eau_jax.envs.tau2.record_check import check_record, shapes
 from eau_jax.envs.tau2.retail_tools import retail_tools
 from eau_jax.envs.tau2.world import world
 from eau_jax.envs.upstream_files import FILES, advice, origin
@@ -132,7 +132,7 @@ AIRLINE = {
 def test_what_a_tool_reads_is_checked_when_the_database_is_read(tmp_path, name, place, value, said):
     base = {"retail": RETAIL, "airline": AIRLINE}[name]
     table, key, _ = place.split(".", 2)
-    check_record(name, table, key, base[table][key])
+    check_record(shapes(name), table, key, base[table][key])
     path = tmp_path / name
     path.mkdir()
     (path / "db.json").write_text(json.dumps(placed(base, place, value)))

@@ -19,7 +19,8 @@ from eau_jax.envs.tau2.database import Base
 from eau_jax.envs.tau2.domain import USER_TABLES, Domain
 from eau_jax.envs.tau2.evaluate import start
 from eau_jax.envs.tau2.mock_tools import mock_functions, mock_tools, mock_user_tools
-from eau_jax.envs.tau2.record_check import check_record
+from eau_jax.envs.tau2.plan import told
+from eau_jax.envs.tau2.record_check import check_record, shapes
 from eau_jax.envs.tau2.retail_tools import retail_tools
 from eau_jax.envs.tau2.task_check import Known, check_criteria, check_initial_state, check_scenario
 
@@ -56,7 +57,8 @@ def _load(path: Path) -> Domain:
         name=name, policy=text(path / "policy.md"), policy_solo=text(path / "policy_solo.md") if name == "mock" else "",
         base=base, tasks=(), splits={}, tools={"airline": airline_tools, "retail": retail_tools, "mock": mock_tools}[name](),
         user_tools=mock_user_tools() if name == "mock" else {},
-        functions=mock_functions() if name == "mock" else {"assistant": {}, "user": {}}, digests={})
+        functions=mock_functions() if name == "mock" else {"assistant": {}, "user": {}}, digests={},
+        shapes=shapes(name))
     tasks = tuple(Task(id=record["id"], env=f"tau2_{name}", data=record)
                   for record in file.read(path / "tasks.json", lambda record: _named(record, domain), "tasks.json"))
     names = sorted(each.name for each in path.iterdir() if each.is_file())
@@ -73,9 +75,11 @@ def check(record: Mapping[str, Any], domain: Domain) -> None:
     check_scenario(record)
     check_initial_state(record, known)
     check_criteria(record, known)
+    if "user" in record:
+        told(record["user"])
     for (table, key), left in start(domain, Task(id=record.get("id", ""), env="", data=record)).changed.items():
         try:
-            check_record(domain.name, table, key, left)
+            check_record(domain.shapes, table, key, left)
         except ValueError as error:
             raise ValueError(f"initial_state: expected sound records, but it leaves {error}") from None
 
@@ -127,7 +131,7 @@ def _base(path: Path, tables: tuple[str, ...], domain: str) -> Base:
                                      f"{file.shown(data.get(table) if isinstance(data, dict) else data)}")
         for key, record in data[table].items():
             try:
-                check_record(domain, table, key, record)
+                check_record(shapes(domain), table, key, record)
             except ValueError as error:
                 raise file.TaskFileError(f"{path}, field {error}") from None
             for field in _UNSET.get(table, ()):

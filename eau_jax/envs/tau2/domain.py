@@ -1,6 +1,6 @@
 """What a tau2-bench domain is, once its files are read."""
 
-from typing import Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 from eau_jax.core.types import Task
 from eau_jax.envs.tau2.call import Tool
@@ -20,6 +20,7 @@ class Domain(NamedTuple):
     user_tools: Mapping[str, Tool]
     functions: Mapping[str, Mapping[str, Tool]]  # "assistant" and "user" -> what set-up and assertions call besides tools
     digests: Mapping[str, str]                   # file name -> SHA-256
+    shapes: Mapping[str, Any]                    # table -> shape of its records, as of `record_check`
 
     def split(self, name: str) -> tuple[Task, ...]:
         """The tasks of "train", "test" or "base".

@@ -8,8 +8,10 @@ and its payment.
 """
 
 import re
+import types
 from typing import Any, Mapping, NamedTuple
 
+from eau_jax.core.records import RunFolderError, check
 from eau_jax.core.types import Task
 from eau_jax.envs.tau2.database import Record
 from eau_jax.envs.tau2.domain import Domain
@@ -24,6 +26,10 @@ _TOKENS = {"record": re.compile(r"#W\d{7}|\b[A-Z0-9]{6}\b|\btask_\d+\b"), "item"
            "payment": re.compile(r"\b(?:credit_card|gift_card|paypal|certificate)_\d{7}\b"),
            "flight": re.compile(r"\bHAT\d{3}\b")}
 _RECORD_OF = {"orders": "order_id", "reservations": "reservation_id", "tasks": "task_id"}
+_FACTS = {"name": NAME, "zip": ZIP, "email": EMAIL, "user_id": USER}
+_IDS = {"*": [str]}
+_USER = {"user_id": str, "facts": _IDS, "ids": _IDS, "goals": [{
+    "tool": str, "arguments": dict, "opening": str, "says": [str], "values": [[str]], "right": _IDS}]}
 _ASKS = re.compile(r"\b(know|tell|how much|how many|total|tracking|sum|price|cost|saved|compliment)\b", re.IGNORECASE)
 class Goal(NamedTuple):
     tool: str                            # the write that is wanted; "" where none is
@@ -40,6 +46,7 @@ class Plan(NamedTuple):
     goals: tuple[Goal, ...]
     user_id: str                         # "" where the instructions name nobody
     dismisses: tuple[str, ...]           # notifications that the user dismisses before leaving
+    ids: Mapping[str, frozenset[str]] = types.MappingProxyType({})   # class of token -> all of that class; none: by `tokens`
 
     @property
     def known(self) -> int:
@@ -53,7 +60,9 @@ class Plan(NamedTuple):
 
 
 def plan(domain: Domain, task: Task) -> Plan:
-    """The user of a task."""
+    """The user of a task: as its field `user` says, where there is one."""
+    if "user" in task.data:
+        return told(task.data["user"])
     text = instructions(task)
     user = _person(domain, text) or domain.base["users"].get(task.data["user_scenario"].get("user_id"))
     goals = _goals(domain, task, text)
@@ -67,6 +76,36 @@ def plan(domain: Domain, task: Task) -> Plan:
     dismisses = tuple(each["arguments"]["notification_id"] for each in wanted
                       if each["func_name"] == "assert_notification_status")
     return Plan(says, values, goals, user["user_id"] if user else "", dismisses)
+
+
+def told(user: Any) -> Plan:
+    """The user that a task's own field gives as data:
+
+        {"user_id": "...", "facts": {"email": ["My e-mail is ...", "..."]}, "ids": {"record": [...]}, "goals": [GOAL, ...]}
+
+    facts: name, zip, email or user_id -> its sentence and its value. ids: class -> every id of that class that a proposal could
+    name. GOAL has the fields of `Goal`.
+
+    Raises:
+      ValueError: "field: expected ..., found ...".
+    """
+    try:
+        check(user, _USER, "user")
+    except RunFolderError as error:
+        raise ValueError(f"user: expected an object with user_id, facts, ids and goals, found ({error})") from None
+    goals = tuple(Goal(each["tool"], each["arguments"], each["opening"], tuple(each["says"]), tuple(map(tuple, each["values"])),
+                       {name: frozenset(ids) for name, ids in each["right"].items()}) for each in user["goals"])
+    wrong = [name for name, fact in user["facts"].items() if name not in _FACTS or len(fact) != 2]
+    if wrong or not 1 <= len(goals) <= GOALS or any(len(goal.says) != 3 or len(goal.values) != 3 for goal in goals):
+        raise ValueError(f"user: expected facts among {', '.join(_FACTS)}, each a sentence and a value, and 1 to {GOALS} goals "
+                         f"with three says and values each, found {', '.join(wrong) or f'{len(goals)} goals'}")
+    says = {_FACTS[name]: fact[0] for name, fact in user["facts"].items()}
+    values = {_FACTS[name]: (fact[1],) for name, fact in user["facts"].items()}
+    for place, goal in enumerate(goals):
+        slots = [(FIRST + 3 * place + part, part) for part in (RECORD, DETAILS, PAYMENT) if goal.says[part]]
+        says |= {slot: goal.says[part] for slot, part in slots}
+        values |= {slot: goal.values[part] for slot, part in slots}
+    return Plan(says, values, goals, user["user_id"], (), {name: frozenset(ids) for name, ids in user["ids"].items()})
 
 
 def tokens(domain: Domain, text: str) -> dict[str, frozenset[str]]:

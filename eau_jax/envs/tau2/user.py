@@ -149,7 +149,8 @@ def _asked(low: str, current: int | None) -> int:
 
 def _proposed(domain: Domain, plan: Plan, status: Sequence[int], text: str) -> tuple[float, float]:
     """(goal, fit): the open goal that shares most ids with the text, and whether the ids are all this goal's."""
-    found, best, shared = tokens(domain, text), first_open(status), 0
+    found = {name: frozenset(each for each in ids if each in text) for name, ids in plan.ids.items()}
+    found, best, shared = found or tokens(domain, text), first_open(status), 0
     for place, goal in enumerate(plan.goals):
         common = sum(len(found[name] & right) for name, right in goal.right.items())
         if status[place] < SETTLED and common > shared:
