@@ -11,7 +11,7 @@ import optax
 from eau_jax.algorithms import kl
 from eau_jax.core.sharding import replicated
 from eau_jax.core.types import Array, Mean, TrainState, Trajectory
-from eau_jax.learner import optimizer
+from eau_jax.learner import critic, optimizer
 from eau_jax.learner.parts import Annotation, Learner, LearnerState, NonFiniteError, Phase, Rows
 from eau_jax.learner.rows import build, fit, lay_out, micro_batches
 from eau_jax.learner.state import axes, state_shardings
@@ -29,7 +29,9 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
 
     Returns:
       The new state, and metrics summed over all passes: losses, gradient norms before clipping, the losses' own
-      metrics, `policy_steps` and `critic_steps` taken, `episodes` learned from.
+      metrics, `policy_steps` and `critic_steps` taken, `episodes` learned from; and where the policy learned `update_kl`,
+      how far all of it has moved (`_moved`), on the first rows of the last minibatch. That is more than `approx_kl`, which
+      is a mean over the steps' beginnings: 0 where a batch is one step.
 
     Raises:
       NonFiniteError: when a loss or gradient is not finite; it holds both towers as they were before that step.
@@ -42,6 +44,7 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
     if learner.kl is not None:
         knobs = knobs | {"kl": knobs["kl"].replace(coef=np.float32(knobs["kl"].coef * float(state.kl_scale)))}
         metrics["kl_coef"] = _one(knobs["kl"].coef)
+    sample = None
     for phase, number, groups in _plan(learner, critic_only or step < learner.critic_warmup, usable, rng):
         member = np.isin(np.arange(learner.tasks), groups)
         rows = minibatch(learner, trajectory, annotation, member)
@@ -49,7 +52,13 @@ def update(learner: Learner, state: LearnerState, trajectory: Trajectory, annota
         towers = {name: getattr(state, name) for name in ("policy", "critic")}
         towers, more = take_step(learner, phase, towers, state.frozen, rows, knobs, where)
         state = state.replace(**towers)
+        if "policy" in phase.towers:
+            sample = rows
         metrics = merge(metrics, more | {f"{name}_steps": Mean(np.float64(1), np.float64(0)) for name in phase.towers})
+    if sample is not None:
+        params = {"policy": state.policy.params, "frozen": state.frozen}
+        metrics["update_kl"] = jax.device_get(_moved(learner, params, next(micro_batches(learner, sample)),
+                                                     knobs["sampler"].temperature))
     if "kl_to_reference" in metrics:  # not where only the critic learned
         state = state.replace(kl_scale=_steered(learner, state.kl_scale, np.float32(metrics["kl_to_reference"].result()),
                                                 np.float32(metrics["episodes"].total), knobs["kl_control"]))
@@ -162,6 +171,15 @@ def _apply(learner: Learner, name: str, tower: TrainState, grads: Any, knobs: di
     learner.traces[f"{name}_apply"] += 1
     tower = optimizer.apply(tower, grads, knobs[f"{name}_optimizer"], axes(learner)[name], learner.mean_dtype)
     return jax.lax.with_sharding_constraint(tower, getattr(state_shardings(learner), name))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _moved(learner: Learner, params: dict, rows: Rows, temperature: Array) -> Mean:
+    """KL(policy before || policy now) in nats per token, at least 0, from the tokens that the former sampled."""
+    learner.traces["moved"] += 1
+    policy = critic.weights_of(params, "policy")
+    now, _ = critic.logprobs(policy, learner, critic.encode(policy, learner, rows), rows, temperature)
+    return jax.lax.with_sharding_constraint(Mean.of(kl.k3(rows.old_logprobs - now), rows.mask), replicated(learner.mesh))
 
 
 @functools.partial(jax.jit, static_argnums=0)

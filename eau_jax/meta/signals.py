@@ -293,6 +293,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("effective_sample", "stale_weights", 0.3, metric("learn/correction_ess"), below=True),
     Detector("approx_kl", "large_updates", 0.02, metric("learn/approx_kl")),
     Detector("approx_kl_once", "large_updates", 0.05, metric("learn/approx_kl"), need=1),
+    Detector("update_kl", "large_updates", 0.05, metric("learn/update_kl")),                                           # P
+    Detector("update_kl_once", "large_updates", 0.1, metric("learn/update_kl"), need=1),                               # P
     Detector("clip_fraction", "large_updates", 0.3, _clipped),                                                         # P
     Detector("gradient", "gradient_spikes", 5.0, _gradient),                                                           # P
     Detector("gradient_once", "gradient_spikes", 20.0, _gradient, need=1),                                             # P

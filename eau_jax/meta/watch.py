@@ -73,13 +73,12 @@ def hard(rows: Sequence[Row], since: int, rewards_changed: bool = False) -> list
     for name in sorted({name for row in later for name in row if name.endswith(("_loss", "_grad_norm"))}):
         if any(name in row and not _finite(row[name]) for row in later) and _series(earlier, name).size:
             found.append(Trigger("nan", f"{name} is not finite", True))
-    kl = lambda row: abs(_value(row, "learn/approx_kl"))
     ratio = lambda row: math.exp(abs(math.log(max(_value(row, "learn/ratio"), 1e-6))))
     for name, read, limit, rise, words in (
             ("infra", _reader("rollout/infra_rate"), INFRA, INFRA, "episodes that failed outside the agent's control"),
             ("leak", _reader("rollout/leak_rate"), LEAKS, LEAKS, "replies that leak"),
             ("parse", _reader("rollout/parse_error_rate"), PARSE, PARSE, "unreadable messages"),
-            ("kl", kl, KL, KL / 2, "the KL of an update"),
+            ("kl", _kl, KL, KL / 2, "the KL of an update"),
             ("ratio", ratio, RATIO, RATIO / 2, "the mean ratio, or its inverse")):
         before, after = _numbers(map(read, earlier)), _numbers(map(read, later))
         usual = float(before.mean()) if before.size else 0.0
@@ -230,6 +229,11 @@ def _numbers(values: Any) -> np.ndarray:
 
 def _reader(name: str) -> Callable[[Row], float]:
     return lambda row: _value(row, name)
+
+
+def _kl(row: Row) -> float:
+    """The larger of an update's two measures: between its steps, and over all of it."""
+    return max(filter(_finite, (abs(_value(row, "learn/approx_kl")), _value(row, "learn/update_kl"))), default=math.nan)
 
 
 def _value(row: Row, name: str) -> float:

@@ -33,7 +33,7 @@ HEADLINES = (
     Panel("Return", ("return_mean",), "reward per episode"),
     Panel("Turns", ("turns_mean",), "per episode"),
     Panel("Entropy", ("entropy",), "nats per token"),
-    Panel("KL", ("approx_kl", "kl_to_reference"), "nats per token"),
+    Panel("KL", ("approx_kl", "update_kl", "kl_to_reference"), "nats per token"),
     Panel("Explained variance", ("explained_variance",), "of value targets", (-1.0, 1.0)),
     Panel("Clipped tokens", ("clip_fraction_high", "clip_fraction_low"), "share"),
     Panel("Gradient norm", ("policy_grad_norm", "critic_grad_norm", "grad_norm")),

@@ -118,6 +118,24 @@ def test_counts_of_steps_are_what_the_config_says():
     assert int(state.step) == 1 and metrics["episodes"].result() == 7
 
 
+def test_how_far_an_update_moves_the_policy_by_hand():
+    """In a batch of one step every ratio is 1 and approx_kl 0, however large the step."""
+    learner = small.learner(micro_rows=8)
+    knobs, state, trajectory = default_knobs(learner), small.start(learner), small.trajectory()
+    before, _ = annotate(learner, state, trajectory, knobs)
+    for rate in (0.0, 3e-3):
+        knobs = patch(knobs, {"policy_optimizer.learning_rate": rate})
+        state, metrics = update(learner, state, trajectory, before, knobs, seed=7)
+        after, _ = annotate(learner, state, trajectory, knobs)
+        moved = (before.targets.old_logprobs - after.targets.old_logprobs)[trajectory.action_ids >= 0]
+        assert metrics["approx_kl"].result() == pytest.approx(0, abs=1e-6) and metrics["policy_steps"].result() == 1
+        assert metrics["update_kl"].result() == pytest.approx(np.mean(np.expm1(-moved) + moved), rel=1e-3, abs=1e-7)
+        assert (metrics["update_kl"].result() > 1e-3) is (rate > 0)
+        assert metrics["update_kl"].count == (trajectory.action_ids >= 0).sum()
+    warming = small.learner(critic_warmup=1)
+    assert "update_kl" not in run(warming, small.start(warming), default_knobs(warming), 1)[1], "the policy stayed"
+
+
 def test_knobs_and_row_counts_change_without_a_new_trace(base, knobs):
     learner = dataclasses.replace(base, micro_rows=1, minibatches=2)
     state = small.start(learner)

@@ -62,7 +62,8 @@ def _update(draw, done, p, cut, episodes, place):
     return {
         "rollout/episodes": float(episodes), "rollout/success_rate": success, "rollout/score_mean": score,
         "rollout/return_mean": 2 * score, "rollout/stop_max_turns": truncated, "rollout/zero_spread_rate": share(0.1, 16),
-        "learn/approx_kl": normal(8e-4, 6e-4), "learn/clip_fraction_high": float(draw.uniform(0, 4e-3)),
+        "learn/approx_kl": normal(8e-4, 6e-4), "learn/update_kl": abs(normal(2e-3, 1e-3)),
+        "learn/clip_fraction_high": float(draw.uniform(0, 4e-3)),
         "learn/clip_fraction_low": float(draw.uniform(0, 4e-3)), "learn/policy_grad_norm": float(draw.lognormal(-1.6, 0.25)),
         "learn/entropy": normal(0.5 - 0.12 * done, 0.012), "learn/sampler_gap": normal(3.3e-7, 5e-9),
         "learn/explained_variance": normal(0.6 * (1 - math.exp(-place / 5)), 0.05),

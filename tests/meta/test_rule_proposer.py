@@ -290,7 +290,7 @@ FAULTY = {   # fault -> columns of the last updates of an otherwise healthy run
     "leaky_user": {"meta/leaks": 0.1}, "early_disclosure": {"meta/unsolicited": 0.8},
     "premature_stop": {"meta/premature_stop": 0.2}, "stonewalling_user": {"meta/stonewalled": 0.4},
     "too_few_turns": {"meta/truncated": 0.8, "meta/truncated_progressing": 0.7},
-    "stale_weights": {"learn/sampler_gap": 0.01}, "large_updates": {"learn/approx_kl": 0.06},
+    "stale_weights": {"learn/sampler_gap": 0.01}, "large_updates": {"learn/update_kl": 0.12},
     "gradient_spikes": {"learn/policy_grad_norm": 9.0}, "all_easy": {"meta/solved_groups": 0.9},
     "flaky_tool": {"meta/tool_differs": 0.05}, "broken_checker_negative": {"meta/near_miss": 0.3},
     "infra": {"rollout/infra_rate": 0.2}, "degenerate_output": {"meta/degenerate": 0.3}}

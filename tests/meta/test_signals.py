@@ -33,6 +33,7 @@ PLAIN = {   # the newest value of a metric: (metric, a value that is an alarm, o
     "role_flip": ("meta/role_flip", 0.01, 0.0), "version_lag": ("meta/version_lag", 1.0, 0.0),
     "sampler_gap": ("learn/sampler_gap", 0.2, 0.1), "effective_sample": ("learn/correction_ess", 0.2, 0.3),
     "approx_kl": ("learn/approx_kl", 0.03, 0.02), "approx_kl_once": ("learn/approx_kl", 0.06, 0.05),
+    "update_kl": ("learn/update_kl", 0.06, 0.05), "update_kl_once": ("learn/update_kl", 0.2, 0.1),
     "explained_variance": ("learn/explained_variance", -0.1, 0.0), "unsolved_groups": ("meta/unsolved_groups", 0.7, 0.6),
     "solved_groups": ("meta/solved_groups", 0.7, 0.6), "return_rank": ("meta/return_rank", 0.2, 0.3)}
 CUT = dict(meta__truncated=0.4, meta__truncated_progressing=0.3, meta__truncated_stuck=0.1)

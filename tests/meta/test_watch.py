@@ -29,7 +29,8 @@ def rows(after=5, before=20, wiggle=0.0, earlier=None, **later):
     ("nan", {"learn_policy_loss": None}), ("nan", {"learn_policy_grad_norm": math.inf}), ("infra",
                                                                                           {"rollout_infra_rate": 0.05}),
     ("leak", {"rollout_leak_rate": 0.03}), ("parse", {"rollout_parse_error_rate": 0.15}), ("kl", {"learn_approx_kl": 0.08}),
-    ("kl", {"learn_approx_kl": -0.08}), ("ratio", {"learn_ratio": 2.5}), ("ratio", {"learn_ratio": 0.3}),
+    ("kl", {"learn_approx_kl": -0.08}), ("kl", {"learn_update_kl": 0.08}),
+    ("kl", {"learn_update_kl": 0.08, "learn_approx_kl": None}), ("ratio", {"learn_ratio": 2.5}), ("ratio", {"learn_ratio": 0.3}),
     ("reward_jump", {"rollout_return_mean": 1.6}),
 ])
 def test_hard_triggers(name, later):
