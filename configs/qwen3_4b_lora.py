@@ -3,11 +3,11 @@
 Reproduces   PPO with advantages per action, a critic of its own and a reference policy on UserRL's IntentionGym rules, the
              setting of EAU, with LoRA (rank 32 on all matrices) in place of full weights. One frozen bfloat16 copy of the
              model serves the policy, the critic and the reference.
-Hardware     one 80 GB GPU. The dry run counts 48 GB at most: 8.0 the frozen weights, 1.6 the adapters of policy and critic
+Hardware     one 80 GB GPU. A plan counts 48 GB at most: 8.0 the frozen weights, 1.6 the adapters of policy and critic
              and their optimizer, 38.7 the sampler's cache of 128 episodes, or in its place 10 for a pass of the learner.
 Time         not measured: it has not been run on such a machine by this project.
 Expected     not measured; the ceiling of the normalised score is 1, published untrained models reach about 0.65 of it.
-Command      eau-jax train configs/qwen3_4b_lora.py --model.folder PATH      (--dry-run needs no weights)
+Command      eau-jax train configs/qwen3_4b_lora.py --model.folder PATH  (`eau-jax plan` needs no weights)
 """
 
 from eau_jax.algorithms.kl import k3

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -69,14 +69,14 @@ def feedback(chat: template.Chat) -> Feedback:
     return Feedback(tuple(glue), tuple(chat.write(infopo.PLACEHOLDER)[:-1].tolist()))
 
 
-def learner(config: Config, model: ModelConfig) -> Learner:
-    """The learner's static choices. Rows are as wide as the longest episode."""
+def learner(config: Config, model: ModelConfig, devices: Sequence[Any] | None = None) -> Learner:
+    """The learner's static choices, on these devices or on all that there are. Rows are as wide as the longest episode."""
     part, turns = config.algorithm, knob.specs({"env": config.env.knobs})["env.max_turns"].high
     return Learner(
         model=model, advantage=part.advantage, critic=part.critic, view=part.view, normalise=part.normalise,
         reduction=part.reduction, policy_loss=part.policy_loss, correction=part.correction, shaping=part.shaping,
         kl=part.kl,
-        mesh=make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor),
+        mesh=make_mesh(**vars(config.mesh), devices=devices),
         tasks=config.rollout.tasks, group=config.rollout.group, tokens=config.rollout.max_tokens, actions=int(turns),
         row_width=config.rollout.max_tokens, micro_rows=config.learn.rows, epochs=config.learn.epochs,
         minibatches=config.learn.minibatches, critic_updates=config.learn.critic_updates,

@@ -29,7 +29,8 @@ from eau_jax.override import named_method, parse_overrides
 
 HELP = """usage: eau-jax COMMAND ...
 
-  train CONFIG    cold start and reinforcement learning; --resume continues, --dry-run only estimates
+  plan CONFIG     parameters, shardings, memory, FLOPs and floor times of a run, without weights or devices
+  train CONFIG    cold start and reinforcement learning; --resume continues
   sft CONFIG      supervised fine-tuning alone: the cold start, or with --sft.role user a model of the user
   campaign CONFIG --max-runs 5   runs that begin with what those before them found out
   eval RUN|PLAN   a run's policy on its held-out tasks, or an evaluation plan (a Python file with `plan()`)
@@ -55,8 +56,6 @@ class Launch:
 
     resume: bool = False
     """continue a run that was stopped"""
-    dry_run: bool = False
-    """build shapes, shardings and a memory estimate, and stop: no weights are read and nothing is allocated"""
     method: str = ""
     """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME is
     another function of it"""
@@ -172,7 +171,7 @@ def _run(arguments: list[str]) -> int:
     if command in ("-h", "--help"):
         print(HELP)
         return 0
-    if command in ("train", "sft", "campaign"):
+    if command in ("plan", "train", "sft", "campaign"):
         return _learn(command, rest)
     if command == "eval":
         return eval_command.run(rest)
@@ -183,7 +182,7 @@ def _run(arguments: list[str]) -> int:
     commands = {"export": Export, "report": Report, "chat": Chat, "compare": Compare, "data": Data, "watch": Show,
                 "audit": Audit}
     if command not in commands:
-        known = [*commands, "train", "sft", "campaign", "eval", "compare-methods", "bench-meta"]
+        known = [*commands, "plan", "train", "sft", "campaign", "eval", "compare-methods", "bench-meta"]
         raise ConfigError(f"unknown command {command!r}{knob.nearest(command, known)}")
     given = tyro.cli(commands[command], prog=f"eau-jax {command}", args=rest)
     if isinstance(given, Report):
@@ -220,16 +219,17 @@ def _learn(command: str, arguments: list[str]) -> int:
     path, before = arguments[0], load_config(arguments[0])
     if method := named_method(arguments[1:]):
         before = load_method(method)(before)
-    from eau_jax import campaign, dry_run, train
+    from eau_jax import campaign, plan_command, train
 
-    kind = campaign.Launch if command == "campaign" else Launch
+    kind = {"campaign": campaign.Launch, "plan": plan_command.Launch}.get(command, Launch)
     config, launch = parse_overrides(before, arguments[1:], f"eau-jax {command} {path}", kind())
+    if command == "plan":
+        plan_command.show(config, launch)
+        return 0
     source = runnable(path, changed(before, config), method)
     if command == "campaign":
         return _campaign(config, source, launch)
-    if launch.dry_run:
-        dry_run.show(config)
-    elif command == "sft":
+    if command == "sft":
         train.cold_start_only(config, source)
     else:
         # What a full disk does is said once, by the save that fails: not by Orbax, nor by the compilation cache.

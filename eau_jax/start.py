@@ -64,7 +64,7 @@ def architecture(config: Config) -> ModelConfig:
     elif config.model.folder:
         model = hf.read_config(config.model.folder)
     else:
-        raise ConfigError("a dry run needs shapes: give model.architecture in the config, or --model.folder")
+        raise ConfigError("a plan needs shapes: give model.architecture in the config, or --model.folder")
     return _configured(config, model)
 
 

@@ -67,7 +67,7 @@ def test_help_lists_settings_and_knobs_with_defaults(capsys):
     assert stopped.value.code == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for words in ("--learn.steps INT updates: one batch of conversations each (default: 4)", "--knob.env.max-turns INT",
-                  "--knob.rl.policy-loss.clip-low FLOAT", "--dry-run"):
+                  "--knob.rl.policy-loss.clip-low FLOAT", "--resume"):
         assert words in text, words
 
 

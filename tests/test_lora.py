@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import traverse_util
 
-from eau_jax import dry_run, start, train, trained
+from eau_jax import memory, start, train, trained
 from eau_jax.algorithms.kl import k3
 from eau_jax.assemble import check, learner
 from eau_jax.config import Algorithm, ConfigError, Model, Sft
@@ -209,7 +209,8 @@ def test_the_estimate_counts_the_state_to_the_byte():
     """Of towers that share one base; the gradients are the adapters' only."""
     config = replace(tiny(), CHANGES | {"algorithm": Algorithm(kl=k3)})
     model = start.architecture(config)
-    sizes, made = dry_run.estimate(config, model), learner(config, model)
+    made = learner(config, model)
+    sizes = memory.estimate(config, made)
     weights = transformer.init(model, jax.random.key(0))
     state = init(made, weights, jax.random.key(0))
     held = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree))

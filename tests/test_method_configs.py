@@ -58,7 +58,7 @@ def test_the_methods_of_the_papers_are_there():
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_paper_setting_has_shapes_and_a_place(file, one_device):
-    """What a dry run does before it compiles: the model's shapes, the learner, the state and its shardings, all knobs."""
+    """What a plan does before it compiles: the model's shapes, the learner, the state and its shardings, all knobs."""
     words = file.read_text().split('"""')[1]
     assert all(word in words for word in ("Reproduces", "Hardware", "Time", "Expected", "Command", "Small"))
     assert f"configs/methods/{file.stem}.py --model.folder" in words and f"--method configs/methods/{file.stem}.py" in words

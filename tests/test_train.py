@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from eau_jax import assemble, dry_run, start, train, trained
+from eau_jax import assemble, memory, start, train, trained
 from eau_jax.config import ConfigError
 from eau_jax.config_file import load_config, replace, runnable
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
@@ -240,9 +240,9 @@ def test_chat_answers_until_an_empty_line(finished, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_dry_run_counts_the_state_to_the_byte(finished):
+def test_a_plan_counts_the_state_to_the_byte(finished):
     config = replace(tiny(), ONE_DEVICE)
-    sizes = dry_run.estimate(config, start.architecture(config))
+    sizes = memory.estimate(config, assemble.learner(config, start.architecture(config)))
     parts, weights, _ = trained.load(str(finished), "latest")
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(weights))
     assert sizes["policy parameters"] == held

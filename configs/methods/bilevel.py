@@ -3,10 +3,10 @@
 Reproduces   VAGEN's bi-level GAE (Wang et al. 2025, arXiv:2510.16907): gamma 0.95 per action, 1 per token, both lambdas 1,
              advantages normalised over tokens; batch as in ppo_action_end.py. `bilevel.py:by_reward` finds the ends of
              actions as RAGEN's code does, by a reward other than 0, so that a turn which earns nothing is none.
-Hardware     one 141 GB GPU; the dry run counts 92 GB at most.
+Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/bilevel.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/bilevel.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/bilevel.py --name bilevel
 """
 

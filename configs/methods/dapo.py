@@ -3,10 +3,10 @@
 Reproduces   DAPO (Yu et al. 2025, arXiv:2503.14476): 512 tasks x 16 episodes, 16 steps a batch, no KL, clip 0.2 and 0.28,
              groups without spread replaced in up to 9 further rounds, the penalty rises over the last fifth of the token
              budget. Its budget of 20480 tokens is for mathematics and is not taken over.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/dapo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/dapo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/dapo.py --name dapo
 """
 

@@ -4,10 +4,10 @@ Reproduces   Decoupled PPO (Hilton et al. 2022, arXiv:2110.00641) with token-lev
              et al. 2025). FILE.py:NAME has other weights: sequence (the episode's product, capped), icepop (0 outside 0.5 to
              5, arXiv:2510.18855), reject (episodes by their geometric mean), uncorrected. Everything else is eau.py's. With
              the embedded sampler, which shares the learner's code, the weights are 1 up to rounding.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/decoupled_ppo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/decoupled_ppo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/decoupled_ppo.py --name decoupled_ppo
 """
 

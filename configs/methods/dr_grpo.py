@@ -2,10 +2,10 @@
 
 Reproduces   Dr. GRPO (Liu et al. 2025, arXiv:2503.20783): 128 tasks x 8 episodes, no KL, clip 0.2. The loss is summed over
              tokens and divided by episodes times token budget.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/dr_grpo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/dr_grpo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/dr_grpo.py --name dr_grpo
 """
 

@@ -4,10 +4,10 @@ Reproduces   the agent's training of "Environment-Agent-User Co-evolution for Tr
              critic and policy loss on action tokens, epsilon = 0.5 symbolic replies, the others by CoSER-8B
              (arXiv:2502.09082) behind an OpenAI-compatible server. The paper's PPO numbers are not published; those here are
              the package's.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/eau.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/eau.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/eau.py --name eau
 """
 

@@ -5,10 +5,10 @@ Reproduces   EigenData / AReaL-SEA (arXiv:2601.22607): 8 tasks x 64 episodes, on
              only tasks that are nearly always solved go, rewards 0 and 1 become -5 and 5, advantages are standardised over
              the batch, clip 0.4, tokens whose ratio to the sampler is above 5 are left out. Telecom alone, Qwen3-4B for the
              paper's 30B and up, episodes of 12288 tokens for its 30000; the paper's user is a fine-tuned model.
-Hardware     one 141 GB GPU; the dry run counts 112 GB at most.
+Hardware     one 141 GB GPU; a plan counts 112 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/eigendata.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/eigendata.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/eigendata.py --name eigendata
 """
 

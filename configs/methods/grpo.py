@@ -2,10 +2,10 @@
 
 Reproduces   GRPO (Shao et al. 2024, arXiv:2402.03300): 64 episodes of 16 tasks, one step a batch, KL k3 of weight 0.04 in
              the loss, clip 0.2, every episode weighs the same. Its token budget is for mathematics and is not taken over.
-Hardware     one 141 GB GPU; the dry run counts 92 GB at most.
+Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/grpo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/grpo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/grpo.py --name grpo
 """
 

@@ -2,10 +2,10 @@
 
 Reproduces   GSPO (Zheng et al. 2025, arXiv:2507.18071): clip 3e-4 and 4e-4 on the geometric mean of the tokens' ratios, four
              minibatches a batch, every episode weighs the same. The size of its batch is not known; it is the base config's.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/gspo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/gspo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/gspo.py --name gspo
 """
 

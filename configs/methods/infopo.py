@@ -4,10 +4,10 @@ Reproduces   InfoPO (arXiv:2603.00656) on UserGym: beta 0.5, temperature 0.5 of 
              batch, 1152 + 8192 tokens, 16 turns, learning rate 3e-7, entropy 0.001, no KL. `infopo.py:colbench` and
              `infopo.py:tau2` have the weights for those benchmarks, `infopo.py:total` the plain sum of rewards for a score.
              The user of the paper is gpt-4o-mini.
-Hardware     one 141 GB GPU; the dry run counts 96 GB at most.
+Hardware     one 141 GB GPU; a plan counts 96 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/infopo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/infopo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/infopo.py --name infopo
 """
 

@@ -4,10 +4,10 @@ Reproduces   VAPO's length-adaptive GAE (Yue et al. 2025, arXiv:2504.05118): lam
              for the critic, alpha 0.05, clip 0.2 and 0.28, critic at 2e-6 with 50 updates alone first. Its extra likelihood
              loss on solved episodes is not built. The method itself has SAO's alpha 1.5, for episodes of a few hundred
              tokens; `length_adaptive.py:relative` is AReaL's rule, lambda q^(1 / (L - 1)), over actions.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/length_adaptive.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/length_adaptive.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/length_adaptive.py --name length_adaptive
 """
 

@@ -2,10 +2,10 @@
 
 Reproduces   the plain PPO that EAU is compared with: everything as in eau.py but the unit of GAE, which is the action token,
              and of normalisation. Schulman et al. 2017, arXiv:1707.06347; the paper's numbers are not published.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/ppo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/ppo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/ppo.py --name ppo
 """
 

@@ -2,10 +2,10 @@
 
 Reproduces   VAGEN's `turn_wise_gae` (Wang et al. 2025, arXiv:2510.16907): gamma 1 per action, the critic has a target at the
              last token of an action only, 64 episodes a batch in two minibatches, temperature 0.7, top-p 0.95, KL k2.
-Hardware     one 141 GB GPU; the dry run counts 92 GB at most.
+Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/ppo_action_end.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/ppo_action_end.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/ppo_action_end.py --name ppo_action_end
 """
 

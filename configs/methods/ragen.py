@@ -4,10 +4,10 @@ Reproduces   StarPO-S with a critic (Wang et al. 2025, arXiv:2504.20073): gamma 
              groups with the largest std of scores, no KL, clip 0.2 and 0.28, 8 tasks x 16 episodes in four minibatches, 200
              updates, 5 turns. `ragen.py:starpo` has all groups and clip 0.2, `ragen.py:starpo_bilevel` bi-level GAE with
              gamma 0.95 per action. The penalty of 0.1 for a broken format is left to the environment's rules.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/ragen.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/ragen.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/ragen.py --name ragen
 """
 

@@ -3,10 +3,10 @@
 Reproduces   REINFORCE++ (Hu et al. 2025, arXiv:2501.03262): gamma 1, clip 0.2, one episode a task. Its KL in the reward is a
              KL of the same gradient (k2) in the loss here. `reinforce_plus_plus.py:baseline` subtracts the group's mean
              first.
-Hardware     one 141 GB GPU; the dry run counts 92 GB at most.
+Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/reinforce_plus_plus.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/reinforce_plus_plus.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/reinforce_plus_plus.py --name reinforce_plus_plus
 """
 

@@ -2,10 +2,10 @@
 
 Reproduces   RLOO (Ahmadian et al. 2024, arXiv:2402.14740) with k = 4: no clip, one step a batch, the gradient of an episode
              is that of its whole log-probability. Its KL in the reward is a KL of the same gradient (k2) in the loss here.
-Hardware     one 141 GB GPU; the dry run counts 92 GB at most.
+Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/rloo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/rloo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/rloo.py --name rloo
 """
 

@@ -4,10 +4,10 @@ Reproduces   SAO (arXiv:2607.07508) as set for agents: window 0.8 below and 3 ab
              critic 5e-6, 10 updates of the critic alone, two critic passes for one of the policy, lambda by length with
              alpha 1.5. Its critic has frozen attention and is its own model; here it shares the policy's trunk to fit one
              GPU.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/sao.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/sao.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/sao.py --name sao
 """
 

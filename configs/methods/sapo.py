@@ -2,10 +2,10 @@
 
 Reproduces   SAPO (Gao et al. 2025, arXiv:2511.20347): temperature 1 of the gate for positive and 1.05 for negative
              advantages, every episode weighs the same; batch and budget are the base config's.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/sapo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/sapo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/sapo.py --name sapo
 """
 

@@ -4,10 +4,10 @@ Reproduces   Search-R1's PPO (Jin et al. 2025, arXiv:2503.09516): gamma and lamb
              minibatches, clip 0.2, KL 0.001, entropy 0.001, warm-up, 500 tokens a turn, up to 4 searches. Here the KL has
              its gradient in the loss (k2), not in the reward, and the corpus is generated. `search_r1.py:by_group` is its
              GRPO.
-Hardware     one 141 GB GPU, the extra [search]; the dry run counts 94 GB at most.
+Hardware     one 141 GB GPU, the extra [search]; a plan counts 94 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/search_r1.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/search_r1.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/search_r1.py --name search_r1
 """
 

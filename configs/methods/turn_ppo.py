@@ -2,10 +2,10 @@
 
 Reproduces   Turn-PPO (arXiv:2512.17008) with its best gamma 0.99 and lambda 0.9, and a critic that learns faster than the
              policy. The ratio of an action is the geometric mean of its tokens'; batch and budget are the base config's.
-Hardware     one 80 GB GPU; the dry run counts 76 GB at most.
+Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/turn_ppo.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/turn_ppo.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/turn_ppo.py --name turn_ppo
 """
 

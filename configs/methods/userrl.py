@@ -5,10 +5,10 @@ Reproduces   UserRL (Qian et al. 2025, arXiv:2509.19736): 128 tasks x 8 episodes
              the released code's formula. FILE.py:NAME has the others: equalized_mean (the released script's "Sum"),
              equalized_total (the paper's Sum), r2g_r2g, em_r2g, and by the paper's formula paper_naive_total,
              paper_equalized_r2g, paper_r2g_r2g, paper_em_r2g. One gym here, five mixed in the paper; its user is Qwen3-32B.
-Hardware     one 141 GB GPU; the dry run counts 96 GB at most.
+Hardware     one 141 GB GPU; a plan counts 96 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/userrl.py --model.folder PATH        (--dry-run needs no weights)
+Command      eau-jax train configs/methods/userrl.py --model.folder PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/userrl.py --name userrl
 """
 

@@ -1,0 +1,124 @@
+"""Floating-point operations of one update, and the least time that a chip's limits allow for them.
+
+Counted as is usual for MFU (Chowdhery et al. 2022, arXiv:2204.02311, appendix B): the matrix products that the model needs.
+A forward pass costs, for n tokens of which s are sampled, and p pairs of a query and a key that causal attention sees,
+
+    2 n (weights of the layers' matrices, and of adapters)  +  4 p (layers * heads * head_dim)  +  2 s (d_model * vocab)
+
+since the head runs on sampled tokens only. A backward pass costs as much again for the gradients of activations (twice for
+attention, where both factors are activations), and once more for those of the weights that are trained. What the program
+computes a second time (`recomputed`: scores of attention, logits, with remat the layers) takes time and is no use. Not
+counted are norms, softmax, the lookup of embeddings, value heads, padding, and the counterfactuals of InfoPO.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eau_jax.chips import Chip
+from eau_jax.learner.parts import Learner
+from eau_jax.models import lora, transformer
+from eau_jax.models.config import ModelConfig
+
+
+class Batch(NamedTuple):
+    """What a batch of episodes is to the model."""
+
+    tokens: float    # n
+    pairs: float     # p = sum of m (m + 1) / 2 over episodes of m tokens
+    sampled: float   # s
+
+
+class Work(NamedTuple):
+    """FLOPs of one part of an update."""
+
+    needed: float
+    recomputed: float = 0.0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.needed + other.needed, self.recomputed + other.recomputed)
+
+    def times(self, number: int) -> "Work":
+        return Work(self.needed * number, self.recomputed * number)
+
+
+def batch(lengths: Any, sampled: float) -> Batch:
+    """The batch of episodes with these numbers of tokens, `sampled` of them by the policy."""
+    lengths = np.asarray(lengths, np.float64)
+    return Batch(float(lengths.sum()), float((lengths * (lengths + 1) / 2).sum()), float(sampled))
+
+
+def forward(model: ModelConfig, batch: Batch, *, head: bool = True) -> float:
+    """FLOPs of one forward pass; without `head` the model is a critic's or a trunk alone."""
+    return sum(_terms(model, batch, head))
+
+
+def gradient(model: ModelConfig, batch: Batch, *, head: bool = True) -> Work:
+    """Forward and backward pass of a model whose weights, or whose adapters, are trained."""
+    matrices, adapters, attention, logits = _terms(model, batch, head)
+    trained = adapters if model.lora is not None else matrices + logits
+    backward = matrices + adapters + logits + 2 * attention + trained
+    again = attention / 2 + logits if not model.remat else matrices + adapters + 1.5 * attention + logits
+    return Work(matrices + adapters + attention + logits + backward, again)
+
+
+def annotate(learner: Learner, batch: Batch) -> Work:
+    """Old log-probabilities, those of a reference policy, and values of a critic of its own."""
+    scored = 1 + (learner.kl is not None)
+    values = forward(learner.model, batch, head=False) if _own_critic(learner) else 0.0
+    return Work(scored * forward(learner.model, batch) + values)
+
+
+def update(learner: Learner, batch: Batch, *, critic_only: bool = False) -> Work:
+    """All passes over the batch; `critic_only` as of `learner.update`."""
+    shared = "critic" in learner.critic.together.towers
+    alone = Work(forward(learner.model, batch, head=False)) if shared else gradient(learner.model, batch, head=False)
+    number = passes(learner, critic_only)
+    return alone.times(number[0]) + gradient(learner.model, batch).times(number[1])
+
+
+def passes(learner: Learner, critic_only: bool = False) -> tuple[int, int]:
+    """How often a batch is passed over by the critic alone, and by the policy (with a critic that shares its trunk)."""
+    own = learner.critic_updates - (0 if critic_only else int("critic" in learner.critic.together.towers))
+    return own * learner.epochs if learner.critic.alone.towers else 0, 0 if critic_only else learner.epochs
+
+
+def rollout_bytes(learner: Learner, batch: Batch, slots: int, weights: float, cache: float) -> float:
+    """Bytes that one device reads at least while a batch is sampled, with every slot always in use: its part of the weights
+    once for `slots` tokens, and of each sampled token's context the cache.
+
+    Args:
+      weights: bytes of the policy; cache: bytes of keys and values for one token. Both of the whole model.
+    """
+    context = batch.pairs / batch.tokens
+    steps, tensor = batch.sampled / slots, learner.mesh.shape["tensor"]
+    return steps * weights / tensor + batch.sampled * context * cache / learner.mesh.size
+
+
+def seconds(work: Work, learner: Learner, chip: Chip) -> float:
+    """The least time for all that is computed, on every device of the mesh at its bfloat16 peak."""
+    return (work.needed + work.recomputed) / (chip.flops * learner.mesh.size)
+
+
+def mfu(needed: float, elapsed: float, devices: int, chip: Chip) -> float:
+    """Model FLOPs utilisation: FLOPs that the model needed / (seconds * devices * the chip's bfloat16 peak)."""
+    return needed / (elapsed * devices * chip.flops)
+
+
+def _own_critic(learner: Learner) -> bool:
+    return bool(learner.critic.alone.towers) and "critic" not in learner.critic.together.towers
+
+
+def _terms(model: ModelConfig, batch: Batch, head: bool) -> tuple[float, float, float, float]:
+    """FLOPs of a forward pass in matrices, adapters, attention and the head."""
+    adapters = lora.adapters(model) if model.lora is not None else {}
+    attention = 4 * batch.pairs * model.num_layers * model.num_heads * model.head_dim
+    logits = 2 * batch.sampled * model.d_model * model.vocab_size if head else 0.0
+    products = lambda table: 2 * batch.tokens * _matrices(table)
+    return products(transformer.parameters(model)), products(adapters), attention, logits
+
+
+def _matrices(table: dict[transformer.Path, transformer.Param]) -> int:
+    """Weights of the layers' matrices: what has another axis beside the residual stream's or an adapter's rank."""
+    return sum(int(np.prod(param.shape)) for path, param in table.items()
+               if path[0] == "layers" and {"embed", "rank"} & set(param.axes) and len(set(param.axes) - {"layers"}) > 1)

@@ -1,0 +1,165 @@
+"""What a plan says, against numbers worked out by hand, and against the state that a run really holds."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from tiny_config import config as tiny
+
+from eau_jax import chips, memory, plan_command, start, work
+from eau_jax.algorithms import group, whiten
+from eau_jax.algorithms.kl import k3
+from eau_jax.assemble import learner
+from eau_jax.chips import CHIPS
+from eau_jax.cli import main
+from eau_jax.config import Algorithm, ConfigError
+from eau_jax.config_file import replace
+from eau_jax.learner.critic import no_critic, shared_trunk
+from eau_jax.models.config import Lora
+
+# width 16, 1 layer, 2 query heads and 1 key head of 8, feed-forward 32, 300 tokens in the vocabulary
+TINY = str(Path(__file__).parent / "tiny_config.py")
+MATRICES = 16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 32          # q, k and v, o, feed-forward: 2304
+BATCH = work.batch([10, 20], 5)                                  # 30 tokens, 55 + 210 pairs, 5 sampled
+MATMUL, ATTENTION, HEAD = 2 * 30 * MATRICES, 4 * 265 * 2 * 8, 2 * 5 * 16 * 300
+FORWARD = MATMUL + ATTENTION + HEAD
+
+
+def made(changes=None, model=None):
+    config = replace(tiny(), {"mesh.data": 1, **(changes or {})})
+    shapes = dataclasses.replace(start.architecture(config), **(model or {}))
+    return config, learner(config, shapes, jax.devices()[:1])
+
+
+def test_a_forward_and_a_backward_pass_by_hand():
+    model = made()[1].model
+    assert BATCH == (30, 265, 5)
+    assert work.forward(model, BATCH) == FORWARD == 203_200
+    assert work.forward(model, BATCH, head=False) == MATMUL + ATTENTION
+    assert work.gradient(model, BATCH) == (3 * FORWARD, ATTENTION / 2 + HEAD)
+    remat = dataclasses.replace(model, remat=True)
+    assert work.gradient(remat, BATCH) == (3 * FORWARD, FORWARD + ATTENTION / 2)
+
+
+def test_of_frozen_weights_no_gradient_is_counted():
+    model = dataclasses.replace(made()[1].model, lora=Lora(4, targets=("q", "down")))
+    adapters = 2 * 30 * 4 * ((16 + 16) + (32 + 16))
+    assert work.forward(model, BATCH) == FORWARD + adapters
+    assert work.gradient(model, BATCH).needed == 2 * (MATMUL + HEAD) + 3 * (adapters + ATTENTION)
+
+
+@pytest.mark.parametrize("changes, critic_only, passes, annotate, update", [
+    ({}, False, (1, 1), FORWARD + MATMUL + ATTENTION, 3 * (MATMUL + ATTENTION) + 3 * FORWARD),
+    ({}, True, (1, 0), FORWARD + MATMUL + ATTENTION, 3 * (MATMUL + ATTENTION)),
+    ({"learn.epochs": 2, "learn.critic_updates": 3}, False, (6, 2), FORWARD + MATMUL + ATTENTION,
+     18 * (MATMUL + ATTENTION) + 6 * FORWARD),
+    ({"algorithm": Algorithm(kl=k3)}, False, (1, 1), 2 * FORWARD + MATMUL + ATTENTION,
+     3 * (MATMUL + ATTENTION) + 3 * FORWARD),
+    ({"algorithm": Algorithm(critic=shared_trunk)}, False, (0, 1), FORWARD, 3 * FORWARD),
+    ({"algorithm": Algorithm(critic=shared_trunk)}, True, (1, 0), FORWARD, MATMUL + ATTENTION),
+    ({"algorithm": Algorithm(advantage=group.grpo, normalise=whiten.none, critic=no_critic), "learn.critic_warmup": 0,
+      "knobs": {}, "swaps": ()}, False, (0, 1), FORWARD, 3 * FORWARD)])
+def test_an_update_by_hand(changes, critic_only, passes, annotate, update):
+    _, learn = made(changes)
+    assert work.passes(learn, critic_only) == passes
+    assert work.annotate(learn, BATCH).needed == annotate
+    assert work.update(learn, BATCH, critic_only=critic_only).needed == update
+
+
+def test_floor_times_by_hand():
+    config, learn = made()
+    batch = plan_command.planned_batch(config, plan_command.Launch(length=100, sampled=40))
+    assert batch == (400, 4 * 5050, 160)
+    rollout, annotate, gradients, optimizer = plan_command.floors(config, learn, batch, CHIPS["h100"])
+    weights = memory.estimate(config, learn, compile=False)["policy parameters"]
+    cache = 2 * 1 * 8 * 4                                       # keys and values of one head of 8, float32
+    reads = 160 / 4 * weights + 160 * (20_200 / 400) * cache    # 4 slots
+    assert rollout.seconds == pytest.approx(max(reads / 3.35e12, work.forward(learn.model, batch) / 989.4e12))
+    assert gradients.seconds == pytest.approx(sum(work.update(learn, batch)) / 989.4e12)
+    assert annotate.work.needed == work.annotate(learn, batch).needed
+    trained = weights + 28_740                   # the critic: as large, and a value head of 17; moments and two counts
+    assert optimizer.seconds == pytest.approx((2 * (trained + 2 * trained + 2 * 4) + trained) / 3.35e12)
+
+
+def test_mfu_is_flops_over_what_the_chips_could_do():
+    assert work.mfu(989.4e12 * 3, 10.0, 2, CHIPS["h100"]) == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_what_a_layer_keeps_by_hand(remat):
+    """One more layer keeps its input, and without remat what `transformer.forward` names: q, k, v, the mixed heads and
+    their normalisers, the stream between the blocks, gate and up. Rows 2, columns 256, float32."""
+    sizes = []
+    for layers in (2, 3):
+        config, learn = made({"model.num_layers": layers}, {"remat": remat})
+        sizes.append(memory.activations(learn, learn.critic.together, config))
+    kept = 16 if remat else 16 + (16 + 8 + 8) + (16 + 2) + 16 + 2 * 32
+    assert sizes[1] - sizes[0] == 2 * 256 * kept * 4
+
+
+def test_bytes_by_kind_by_hand():
+    config, learn = made({"model.param_dtype": "bfloat16", "model.compute_dtype": "bfloat16"})
+    numbers = MATRICES + 2 * 16 + 16 + 2 * 8 + 300 * 16          # two norms, the last norm, norms of q and k, embedding
+    sizes = memory.estimate(config, learn, compile=False)
+    assert sizes["policy parameters"] == 2 * numbers
+    assert sizes["policy pass: gradients"] == 4 * numbers
+    assert sizes["optimizer moments"] == 8 * (2 * numbers + 17) + 2 * 4       # mean and square of two towers; two counts
+    assert sizes["key-value cache"] == 4 * 256 * 2 * 8 * 2                # slots, tokens, keys and values, bfloat16
+    assert sizes["policy pass: chunk of logits"] == 64 * 300 * 4
+    assert "peak" not in sizes
+
+
+def test_a_mesh_spreads_what_it_names():
+    changes = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "learn.rows": 8}
+    config = replace(tiny(), changes)
+    spread = memory.estimate(config, learner(config, start.architecture(config)), compile=False)
+    config, alone = made({"learn.rows": 2})                     # a device's share of the rows
+    single = memory.estimate(config, alone, compile=False)
+    assert 0.25 <= spread["policy parameters"] / single["policy parameters"] < 0.3   # the key head is not cut
+    assert spread["policy pass: activations"] == single["policy pass: activations"]
+    assert spread["policy pass: chunk of logits"] == 64 // 4 * 150 * 4
+
+
+def test_the_command_needs_no_devices_and_no_weights(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", TINY, "--no-compile", "--chip", "v5e", "--mesh.fsdp", "2", "--chips", "4", "--learn.rows", "4"])
+    out = capsys.readouterr().out
+    assert stopped.value.code == 0
+    for words in ("7,168 parameters", "'data': 2, 'fsdp': 2", "layers.gate", "'fsdp'", "policy pass: activations",
+                  "key-value cache", "model TFLOP", "seconds on v5e x 4", "Nothing here is measured"):
+        assert words in out, words
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--chips", "3", "--mesh.fsdp", "2"], "chips = 3, but the mesh settings name 2"),
+    (["--chips", "4096"], "JAX started with 8 devices"), (["--length", "257"], "1 to rollout.max_tokens = 256"),
+    (["--sampled", "256"], "sampled = 256 is out of range; allowed: 1 to 255"), (["--chip", "abacus"], "abacus")])
+def test_a_plan_that_cannot_be_made_is_explained(capsys, arguments, words):
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", TINY, "--no-compile", *arguments])
+    assert stopped.value.code == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("kind, name", [
+    ("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v5p", "v5p"), ("TPU v6 lite", "v6e"),
+    ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100")])
+def test_a_device_is_known_by_what_it_calls_itself(kind, name):
+    assert chips.of_kind(kind).name == name
+
+
+@pytest.mark.parametrize("kind", ["cpu", "NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe", "TPU v7"])
+def test_an_unknown_device_has_no_limits(kind):
+    assert chips.of_kind(kind) is None
+
+
+def test_the_choice_of_chips_is_the_table():
+    field = next(field for field in dataclasses.fields(plan_command.Launch) if field.name == "chip")
+    assert set(field.type.__args__) == set(CHIPS) and all(np.isfinite(chip[1:4]).all() for chip in CHIPS.values())
+
+
+def test_a_length_that_is_too_long_is_refused():
+    with pytest.raises(ConfigError, match="length = 300"):
+        plan_command.planned_batch(tiny(), plan_command.Launch(length=300))
