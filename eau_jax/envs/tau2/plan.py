@@ -83,8 +83,8 @@ def told(user: Any) -> Plan:
 
         {"user_id": "...", "facts": {"email": ["My e-mail is ...", "..."]}, "ids": {"record": [...]}, "goals": [GOAL, ...]}
 
-    facts: name, zip, email or user_id -> its sentence and its value. ids: class -> every id of that class that a proposal could
-    name. GOAL has the fields of `Goal`.
+    facts: name, zip, email or user_id -> its sentence and its value. ids: class -> every id of that class that a proposal
+    could name. GOAL has the fields of `Goal`.
 
     Raises:
       ValueError: "field: expected ..., found ...".
@@ -93,12 +93,13 @@ def told(user: Any) -> Plan:
         check(user, _USER, "user")
     except RunFolderError as error:
         raise ValueError(f"user: expected an object with user_id, facts, ids and goals, found ({error})") from None
-    goals = tuple(Goal(each["tool"], each["arguments"], each["opening"], tuple(each["says"]), tuple(map(tuple, each["values"])),
-                       {name: frozenset(ids) for name, ids in each["right"].items()}) for each in user["goals"])
+    goals = tuple(Goal(each["tool"], each["arguments"], each["opening"], tuple(each["says"]),
+                       tuple(map(tuple, each["values"])), {name: frozenset(ids) for name, ids in each["right"].items()})
+                  for each in user["goals"])
     wrong = [name for name, fact in user["facts"].items() if name not in _FACTS or len(fact) != 2]
     if wrong or not 1 <= len(goals) <= GOALS or any(len(goal.says) != 3 or len(goal.values) != 3 for goal in goals):
-        raise ValueError(f"user: expected facts among {', '.join(_FACTS)}, each a sentence and a value, and 1 to {GOALS} goals "
-                         f"with three says and values each, found {', '.join(wrong) or f'{len(goals)} goals'}")
+        raise ValueError(f"user: expected facts among {', '.join(_FACTS)}, each a sentence and a value, and 1 to {GOALS} "
+                         f"goals with three says and values each, found {', '.join(wrong) or f'{len(goals)} goals'}")
     says = {_FACTS[name]: fact[0] for name, fact in user["facts"].items()}
     values = {_FACTS[name]: (fact[1],) for name, fact in user["facts"].items()}
     for place, goal in enumerate(goals):

@@ -51,8 +51,8 @@ def shapes(domain: str) -> dict[str, Any]:
 
 
 def check_record(known: Mapping[str, Any], table: str, key: str, record: Any) -> None:
-    """Raises ValueError("table.key.field: expected ..., found ...") unless the domain's tools can work with a record; `known`
-    is as of `shapes`."""
+    """Raises ValueError("table.key.field: expected ..., found ...") unless the domain's tools can work with a record;
+    `known` is as of `shapes`."""
     _check(record, known[table], f"{table}.{key}")
     if record.get("payment_history", True) == []:
         raise ValueError(f"{table}.{key}.payment_history: expected one payment or more, found none")

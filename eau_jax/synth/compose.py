@@ -1,0 +1,61 @@
+"""Compose: which sub-tasks a task is made of. A cell takes its combinations one after the other."""
+
+import functools
+import itertools
+import random
+
+from eau_jax.synth.domain import Atom, Domain
+from eau_jax.synth.record import PlanItem, Skeleton, seed_of
+
+KNOWN = 20_000           # combinations of one kind beyond which they are drawn at random
+
+
+class NoSkeleton(ValueError):
+    """No combination of the domain's atoms fits a cell."""
+
+
+def compose(domain: Domain, item: PlanItem, seed: int) -> Skeleton:
+    """The skeleton of a plan item.
+
+    Args:
+      seed: of the plan; it decides the order of the combinations.
+
+    Raises:
+      NoSkeleton: names the cell.
+    """
+    outcome, size = item.cell["outcome"], item.cell["size"]
+    found = _combinations(domain.name, domain.atoms, outcome, size, seed)
+    if not found:
+        raise NoSkeleton(f"no {size} atoms of {domain.name} make a task with outcome {outcome!r}; leave that "
+                         "size or outcome out")
+    place = seed_of(seed, "place", item.cell["persona"], item.cell["distractors"]) + item.rank
+    atoms = list(found[place % len(found)])
+    random.Random(item.seed).shuffle(atoms)
+    return Skeleton(tuple(_in_order(domain, atoms)), item.cell, item.seed)
+
+
+@functools.lru_cache(maxsize=256)
+def _combinations(name: str, atoms: tuple[Atom, ...], outcome: str, size: int, seed: int) -> list[tuple[str, ...]]:
+    rng = random.Random(seed_of(seed, name, outcome, size))
+    every = [[atom.id for atom in each] for each in itertools.islice(_fitting(atoms, outcome, size), KNOWN)]
+    rng.shuffle(every)
+    return [tuple(each) for each in every]
+
+
+def _fitting(atoms: tuple[Atom, ...], outcome: str, size: int):
+    for each in itertools.combinations(atoms, size):
+        names = {atom.id for atom in each}
+        refused = sum(atom.grants == "refuse" for atom in each)
+        wanted = {"fulfil": refused == 0, "mixed": 0 < refused < size, "refuse": refused == size}[outcome]
+        apart = len({atom.group for atom in each}) == size and not any(atom.conflicts & names for atom in each)
+        if wanted and apart and all(not atom.requires or atom.requires in names for atom in each):
+            yield each
+
+
+def _in_order(domain: Domain, atoms: list[str]) -> list[str]:
+    """The same atoms, each after the one that it requires, and questions not first where there is something else."""
+    done: list[str] = []
+    for name in atoms:
+        before = domain.atom(name).requires
+        done += [each for each in (before, name) if each and each not in done]
+    return done

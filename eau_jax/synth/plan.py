@@ -1,0 +1,99 @@
+"""Plan: which tasks are wanted. Cells are filled evenly from the first item on, so that every prefix of a plan is
+balanced."""
+
+import dataclasses
+from typing import Iterator, Mapping
+
+from eau_jax.core.knobs import nearest
+from eau_jax.synth.domain import Domain
+from eau_jax.synth.record import PlanItem, canonical, seed_of
+
+OUTCOMES = {"fulfil": 0.78, "mixed": 0.15, "refuse": 0.07}   # share of each; what is refused stays under a quarter
+MOST = 0.25              # of tasks in which something is refused
+
+
+@dataclasses.dataclass(frozen=True)
+class SynthPlan:
+    """What `eau-jax synth` makes."""
+
+    domain: Domain
+    """whose tasks"""
+    name: str = "synth"
+    """of the folder, below `root`"""
+    root: str = "runs/synth"
+    """where folders of synthesised tasks are"""
+    count: int = 1000
+    """tasks that are tried; those that pass all gates are exported"""
+    seed: int = 0
+    """decides everything that is drawn"""
+    sizes: Mapping[int, float] = dataclasses.field(default_factory=lambda: {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.2})
+    """number of sub-tasks -> share"""
+    outcomes: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(OUTCOMES))
+    """fulfil, mixed or refuse -> share; mixed needs two sub-tasks or more"""
+    distractors: tuple[int, ...] = (0, 1, 2)
+    """rows that resemble those that are meant, as often as each other"""
+    novices: int = 1
+    """conversations of a mediocre agent for each task: material for fault attribution; 0 leaves it out"""
+    per_signature: int = 200
+    """tasks of one signature that are kept"""
+    similar: float = 0.8
+    """two tasks of one signature whose texts share more than this (Jaccard, word 5-grams) are one too many"""
+    sealed: tuple[str, ...] = ()
+    """task files in tau2's schema that must not be overlapped: signatures, names, word 8-grams"""
+    shard: int = 250
+    """tasks that are made and written together"""
+    jobs: int = 1
+    """processes"""
+
+    def __post_init__(self):
+        if self.count < 1 or self.shard < 1 or self.jobs < 1 or self.seed < 0 or self.novices < 0 or self.per_signature < 1:
+            raise ValueError(f"count = {self.count}, shard = {self.shard}, jobs = {self.jobs}, per_signature = "
+                             f"{self.per_signature}, seed = {self.seed}, novices = {self.novices}; allowed: 1 or more for "
+                             "the first four, 0 or more for the others")
+        if not 0.0 < self.similar <= 1.0:
+            raise ValueError(f"similar = {self.similar} is out of range; allowed: above 0, up to 1")
+        for name in self.outcomes:
+            if name not in OUTCOMES:
+                raise ValueError(f"outcomes: unknown outcome {name!r}{nearest(name, OUTCOMES)}")
+        total = sum(self.outcomes.values())
+        if total <= 0 or min(self.outcomes.values()) < 0:
+            raise ValueError(f"outcomes = {dict(self.outcomes)}; allowed: shares of 0 or more, one of them above 0")
+        refused = (total - self.outcomes.get("fulfil", 0.0)) / total
+        if refused > MOST + 1e-9:
+            raise ValueError(f"outcomes: something is refused in {refused:.0%} of the tasks; allowed: {MOST:.0%}, or "
+                             "refusing becomes a habit that pays")
+        if not self.sizes or min(self.sizes) < 1 or min(self.sizes.values()) < 0 or sum(self.sizes.values()) <= 0:
+            raise ValueError(f"sizes = {dict(self.sizes)}; allowed: 1 or more sub-tasks, shares of 0 or more, one above 0")
+        if not self.distractors or min(self.distractors) < 0:
+            raise ValueError(f"distractors = {self.distractors}; allowed: one or more numbers, each 0 or more")
+
+
+def cells(plan: SynthPlan) -> dict[str, tuple[dict, float]]:
+    """Name -> (cell, share) of every cell whose share is not 0."""
+    found = {}
+    for outcome, first in plan.outcomes.items():
+        for size, second in plan.sizes.items():
+            if outcome == "mixed" and size < 2:
+                continue
+            for persona in plan.domain.personas:
+                for distractors in plan.distractors:
+                    cell = {"domain": plan.domain.name, "outcome": outcome, "size": size, "persona": persona,
+                            "distractors": distractors}
+                    share = first * second / len(plan.domain.personas) / len(plan.distractors)
+                    if share > 0:
+                        found[canonical(cell)] = (cell, share)
+    return found
+
+
+def items(plan: SynthPlan) -> Iterator[PlanItem]:
+    """`plan.count` items. Each goes to the cell that is furthest behind its share."""
+    known = cells(plan)
+    total = sum(share for _, share in known.values())
+    owed, given = dict.fromkeys(known, 0.0), dict.fromkeys(known, 0)
+    for index in range(plan.count):
+        for name, (_, share) in known.items():
+            owed[name] += share / total
+        name = max(owed, key=owed.get)
+        owed[name] -= 1.0
+        yield PlanItem(index, given[name], known[name][0], seed_of(plan.seed, index))
+        given[name] += 1

@@ -1,0 +1,29 @@
+"""Realise: texts for a task, out of templates. The symbols stay the truth; what a template says is checked by the gates."""
+
+import random
+from typing import Mapping, Sequence
+
+from eau_jax.synth.domain import Atom, Domain, Wish
+from eau_jax.synth.record import Instance, Scenario, digest
+from eau_jax.synth.user import PARTS
+
+
+def realise(domain: Domain, instance: Instance) -> Scenario:
+    """The task with its texts and its id."""
+    rng = random.Random(instance.skeleton.seed ^ 1)
+    persona = domain.personas[instance.skeleton.cell["persona"]]
+    texts = [texts_of(domain.atom(each["atom"]), Wish(**each), persona.frames, rng) for each in instance.wishes]
+    record = domain.finish(instance, texts, persona)
+    return Scenario({"id": f"{domain.name}_{digest(record)}", **record})
+
+
+def texts_of(atom: Atom, wish: Wish, frames: Sequence[str], rng: random.Random) -> dict[str, str]:
+    """opening, number, details and payment of a wish, "" where the user has nothing to tell."""
+    values: Mapping[str, str] = {**wish.words, **{name: value for _, name, value in wish.slots}}
+    texts = {"opening": rng.choice(frames).format(rng.choice(atom.openings).format(**values))}
+    there = {part for part, _, _ in wish.slots}
+    for part in PARTS:
+        forms = {"number": atom.number, "details": atom.details, "payment": atom.payment}[part]
+        says = forms and (part in there or part == "details")
+        texts[part] = rng.choice(forms).format(**values) if says else ""
+    return texts
