@@ -24,9 +24,10 @@ MAY_IMPORT = {
 }
 OWNERS = {
     "transformers": {"models/hf.py", "models/gguf.py", "rollout/template.py"},
-    "openai": {"clients/chat.py"},
+    "openai": {"clients/chat.py", "clients/sglang_http.py"},
     "torch": set(),
     "sglang": set(),
+    "sgl_jax": {"clients/sglang_jax_serve.py"},
 }
 
 

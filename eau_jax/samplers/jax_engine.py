@@ -27,7 +27,7 @@ from eau_jax.models import transformer
 from eau_jax.models.config import ModelConfig
 from eau_jax.samplers import decode
 from eau_jax.samplers.slots import MAX_STOP_IDS, Slots
-from eau_jax.samplers.types import Completion, Stop, TokenRequest
+from eau_jax.samplers.types import Completion, Stop, TokenRequest, check_request
 
 WINDOWS = (64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 TURNS_OF_THE_LOOP = 8  # how often the event loop runs between device calls, so that answered episodes can ask again
@@ -163,19 +163,8 @@ class JaxEngine:
     def _check(self, request: TokenRequest, open_sessions: set[str]):
         if not any(isinstance(item, _Push) for item in self._queue):
             self._check_weights()
-        tokens, name = np.asarray(request.tokens), f"session {request.session!r}"
-        if tokens.ndim != 1 or tokens.size == 0:
-            raise ValueError(f"{name}: the history has shape {tokens.shape}; it must be a list of at least one token")
-        if tokens.size >= self.length:
-            raise ValueError(f"{name}: a history of {tokens.size} tokens leaves no room for an action in a cache of "
-                             f"length {self.length}; raise the sampler's length or end episodes earlier")
-        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
-            raise ValueError(f"{name}: token ids span {tokens.min()}..{tokens.max()}; "
-                             f"the model's are 0..{self.config.vocab_size - 1}")
-        if request.max_new_tokens < 1:
-            raise ValueError(f"{name}: max_new_tokens is {request.max_new_tokens}; it must be at least 1")
-        if not 0 <= request.seed < 2 ** 64:
-            raise ValueError(f"{name}: seed is {request.seed}; it must lie in 0..2**64 - 1")
+        check_request(request, self.length, self.config.vocab_size)
+        name = f"session {request.session!r}"
         if len(request.stop_ids) > MAX_STOP_IDS:
             raise ValueError(f"{name}: {len(request.stop_ids)} stop ids; at most {MAX_STOP_IDS} are supported")
         if request.session in open_sessions:
