@@ -158,7 +158,7 @@ def check(config: Config) -> None:
                                  f"to 1")
         except ValueError as error:
             raise ConfigError(f"swap before update {swap.step}: {error}") from None
-    make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    make_mesh(**vars(config.mesh))
     if config.meta.limits:
         thresholds.load(Path(config.meta.limits), config.env.name)
     if config.model.lora_rank and config.model.make is start.new_model and not config.sft.steps:

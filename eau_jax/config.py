@@ -285,12 +285,14 @@ class MeshSize:
     data: int = -1
     """rows of a batch; -1: all devices that the other axes leave"""
     fsdp: int = 1
-    """rows, and parameters cut along their width"""
+    """rows, and parameters cut along their width: each layer's are collected when it runs"""
     tensor: int = 1
     """heads, feed-forward width and vocabulary"""
+    expert: int = 1
+    """rows, and the experts of a mixture-of-experts model"""
 
     def __post_init__(self):
-        at_least(self, 1, "fsdp", "tensor")
+        at_least(self, 1, "fsdp", "tensor", "expert")
         if self.data != -1:
             at_least(self, 1, "data")
 

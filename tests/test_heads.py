@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from eau_jax.core.sharding import by_row, make_mesh, replicated
 from eau_jax.models import heads, transformer
 from eau_jax.models.config import ModelConfig
 
@@ -23,6 +23,7 @@ MASK = RNG.random((R, S)) < 0.4
 MASK[:, 0] = False
 MASK[3] = False       # a row without actions
 MASK[5, 1:] = True    # and one with nothing else
+MESHES = {4: make_mesh(2, 2, devices=jax.devices()[:4]), 8: make_mesh(2, 2, 1, 2)}
 WEIGHTS = RNG.normal(size=(2, R, S)).astype(np.float32)
 
 
@@ -53,11 +54,11 @@ def naive(hidden, head, tokens, mask, temperature, top_p=1.0, top_k=0):
     return pad(chosen), pad(entropy[:, :-1])
 
 
-@functools.partial(jax.jit, static_argnames=("chunk", "groups", "top_p", "top_k"))
-def ours(hidden, head, mask, temperature, *, chunk=16, groups=1, top_p=1.0, top_k=0):
+@functools.partial(jax.jit, static_argnames=("chunk", "mesh", "top_p", "top_k"))
+def ours(hidden, head, mask, temperature, *, chunk=16, mesh=None, top_p=1.0, top_k=0):
     """((logprobs, entropy), gradients of their weighted sum wrt hidden and head)."""
     def loss(hidden, head):
-        out = heads.token_logprobs({"embed": head}, CONFIG, hidden, TOKENS, mask, temperature, chunk=chunk, groups=groups,
+        out = heads.token_logprobs({"embed": head}, CONFIG, hidden, TOKENS, mask, temperature, chunk=chunk, mesh=mesh,
                                    top_p=top_p, top_k=top_k)
         return jnp.sum(WEIGHTS[0] * out[0] + WEIGHTS[1] * out[1]), out
     grads, out = jax.grad(loss, argnums=(0, 1), has_aux=True)(hidden, head)
@@ -80,8 +81,9 @@ def test_equals_the_plain_formula_with_gradients(filtering, temperature):
     assert np.all(np.asarray(found[0])[MASK] < 0)
 
 
-@pytest.mark.parametrize("options", [dict(chunk=5), dict(chunk=1000), dict(chunk=16, groups=4), dict(chunk=8, groups=8)], ids=str)
-def test_chunk_and_groups_change_nothing(options):
+@pytest.mark.parametrize("options", [dict(chunk=5), dict(chunk=1000), dict(chunk=16, mesh=MESHES[4]), dict(chunk=8, mesh=MESHES[8])],
+                         ids=["5", "1000", "16 on 4 devices", "8 on 8 devices"])
+def test_chunks_and_devices_change_nothing(options):
     base, other = ours(HIDDEN, HEAD, MASK, 1.0), ours(HIDDEN, HEAD, MASK, 1.0, **options)
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), other, base)
 
@@ -104,14 +106,13 @@ def test_no_action_at_all_and_a_masked_first_column():
     jax.tree.map(np.testing.assert_array_equal, ours(HIDDEN, HEAD, first, 1.0), ours(HIDDEN, HEAD, MASK, 1.0))
 
 
-@pytest.mark.parametrize("groups", [1, 8])
-def test_rows_on_eight_devices_give_the_same_numbers(groups):
+@pytest.mark.parametrize("told", [False, True])
+def test_rows_on_eight_devices_give_the_same_numbers(told):
     assert jax.device_count() == 8
-    mesh = Mesh(np.array(jax.devices()), ("data",))
-    rows, everywhere = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
-    arguments = jax.device_put((HIDDEN, HEAD, MASK), (rows, everywhere, rows))
+    mesh = MESHES[8]
+    arguments = jax.device_put((HIDDEN, HEAD, MASK), (by_row(mesh), replicated(mesh), by_row(mesh)))
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5),
-                 ours(*arguments, 0.6, groups=groups), ours(HIDDEN, HEAD, MASK, 0.6))
+                 ours(*arguments, 0.6, mesh=mesh if told else None), ours(HIDDEN, HEAD, MASK, 0.6))
 
 
 def test_full_logits_never_exist():

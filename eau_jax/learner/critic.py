@@ -30,13 +30,13 @@ def weights_of(params: dict, name: str) -> Any:
 
 def encode(params: Any, learner: Learner, rows: Rows) -> Array:
     """Hidden states [R, S, D] under the weights of one model."""
-    return transformer.forward(params, learner.model, rows.tokens, rows.positions, rows.segment_ids)
+    return transformer.forward(params, learner.model, rows.tokens, rows.positions, rows.segment_ids, learner.mesh)
 
 
 def logprobs(params: Any, learner: Learner, hidden: Array, rows: Rows, temperature: Array) -> tuple[Array, Array]:
     """Log-probabilities and entropies of the action tokens under the sampler's distribution, f32[R, S]."""
     return heads.token_logprobs(params, learner.model, hidden, rows.tokens, rows.mask, temperature, top_p=learner.top_p,
-                                top_k=learner.top_k, chunk=learner.chunk, groups=learner.row_shards)
+                                top_k=learner.top_k, chunk=learner.chunk, mesh=learner.mesh)
 
 
 def policy_terms(params: Any, learner: Learner, rows: Rows, hidden: Array,
@@ -54,7 +54,7 @@ def policy_terms(params: Any, learner: Learner, rows: Rows, hidden: Array,
 
 
 def value_terms(critic: Any, learner: Learner, rows: Rows, hidden: Array, knobs: dict) -> tuple[Array, dict[str, Mean]]:
-    values = heads.values(critic["head"], hidden)[:, :-1]
+    values = heads.values(critic["head"], hidden, learner.mesh)[:, :-1]
     return value_loss(values, rows.old_values, rows.value_targets, rows.value_weights, rows.value_mask,
                       knobs["value_loss"])
 
@@ -96,7 +96,7 @@ def _without_head(model: dict) -> dict:
 
 
 def _tower_values(params: dict, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
-    return heads.values(params["critic"]["head"], encode(weights_of(params, "critic"), learner, rows))
+    return heads.values(params["critic"]["head"], encode(weights_of(params, "critic"), learner, rows), learner.mesh)
 
 
 def _init_head(config: ModelConfig, model: Any, key: Array) -> Any:
@@ -104,7 +104,7 @@ def _init_head(config: ModelConfig, model: Any, key: Array) -> Any:
 
 
 def _head_values(params: dict, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:
-    return heads.values(params["critic"]["head"], policy_hidden)
+    return heads.values(params["critic"]["head"], policy_hidden, learner.mesh)
 
 
 def _no_values(params: dict, learner: Learner, rows: Rows, policy_hidden: Array) -> Array:

@@ -6,7 +6,6 @@ Dimensions: P tasks, G episodes a task, T tokens, A actions; R rows of S tokens,
 
 import collections
 import dataclasses
-import math
 from typing import Any, Callable, NamedTuple
 
 from flax import struct
@@ -19,6 +18,7 @@ from eau_jax.algorithms.loss import PolicyLoss, token_ratio
 from eau_jax.algorithms.reduction import token_mean
 from eau_jax.algorithms.shaping import Shaping
 from eau_jax.algorithms.view import View, by_action
+from eau_jax.core.sharding import row_shards
 from eau_jax.core.types import Array, Targets, TrainState
 from eau_jax.models.config import ModelConfig
 
@@ -105,7 +105,7 @@ class Learner:
     tokens: int                             # T, longest episode
     actions: int                            # A
     row_width: int                          # S, at least T
-    micro_rows: int                         # rows per forward and backward pass; a multiple of the mesh's data * fsdp
+    micro_rows: int                         # rows per forward and backward pass; a multiple of `row_shards`
     view: View = by_action
     normalise: Callable = whiten.over_actions
     reduction: Callable = token_mean
@@ -135,8 +135,8 @@ class Learner:
             raise ValueError(f"learner.row_width is {self.row_width}, but episodes have up to {self.tokens} tokens and "
                              f"must fit into a row; raise row_width or lower rollout.max_tokens")
         if self.micro_rows % self.row_shards:
-            raise ValueError(f"learner.micro_rows is {self.micro_rows}; it must be a multiple of mesh.data * mesh.fsdp "
-                             f"= {self.row_shards}")
+            raise ValueError(f"learner.micro_rows is {self.micro_rows}; it must be a multiple of mesh.data * mesh.fsdp * "
+                             f"mesh.expert = {self.row_shards}")
         if self.minibatches > self.tasks:
             raise ValueError(f"learner.minibatches is {self.minibatches}, but a batch has {self.tasks} tasks and a "
                              f"minibatch is made of whole groups; allowed: 1 to {self.tasks}")
@@ -150,7 +150,7 @@ class Learner:
     @property
     def row_shards(self) -> int:
         """Number of devices that rows are spread over."""
-        return math.prod(self.mesh.shape[name] for name in ("data", "fsdp"))
+        return row_shards(self.mesh)
 
 
 class NonFiniteError(RuntimeError):

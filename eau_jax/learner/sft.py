@@ -48,7 +48,7 @@ def _loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Arra
     policy = weights_of(params, "policy")
     trunk = encode(policy, learner, rows)
     logprobs, _ = heads.token_logprobs(policy, learner.model, trunk, rows.tokens, rows.mask, 1.0,
-                                       chunk=learner.chunk, groups=learner.row_shards)
+                                       chunk=learner.chunk, mesh=learner.mesh)
     return -masked_sum(rows.weights * logprobs, rows.mask), {"nll": Mean.of(-logprobs, rows.mask)}
 
 

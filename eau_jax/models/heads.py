@@ -13,7 +13,9 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from eau_jax.core.sharding import constrain, gathered, row_shards
 from eau_jax.core.types import Array
 from eau_jax.models.config import ModelConfig
 
@@ -59,7 +61,7 @@ def filter_logits(logits: Array, top_p: float, top_k: int, keep: Array | None) -
 
 
 def token_logprobs(params: Any, config: ModelConfig, hidden: Array, tokens: Array, mask: Array, temperature: Array, *,
-                   top_p: float = 1.0, top_k: int = 0, chunk: int = 1024, groups: int = 1) -> tuple[Array, Array]:
+                   top_p: float = 1.0, top_k: int = 0, chunk: int = 1024, mesh: Mesh | None = None) -> tuple[Array, Array]:
     """Log-probability of each masked token, and entropy of the distribution that it was sampled from.
 
     The head runs on masked positions only, `chunk` at a time: they are moved to the front, and chunks without any are
@@ -72,8 +74,8 @@ def token_logprobs(params: Any, config: ModelConfig, hidden: Array, tokens: Arra
       temperature: f32[], positive. No gradient flows to it.
       top_p, top_k: as the sampler's; see `filter_logits`.
       chunk: positions per head call, over all groups.
-      groups: positions are moved to the front within each of `groups` equal blocks of rows. Where rows lie on several
-        devices, their number keeps every position on its device. It does not change the result.
+      mesh: where the head's weights and the rows lie. Positions are then moved to the front within each device's rows,
+        so that none leaves its device. It does not change the result.
 
     Returns:
       logprobs and entropy, f32[R, S], nats; 0 where the mask is False. Differentiable in hidden and the head's weights.
@@ -81,23 +83,27 @@ def token_logprobs(params: Any, config: ModelConfig, hidden: Array, tokens: Arra
     R, S, D = hidden.shape
     chex.assert_shape([tokens, mask], (R, S))
     chex.assert_type(mask, bool)
-    if chunk < 1 or groups < 1 or R % groups:
-        raise ValueError(f"chunk {chunk} must be positive and groups {groups} must divide the {R} rows")
+    groups = 1 if mesh is None else row_shards(mesh)
+    if chunk < 1 or R % groups:
+        raise ValueError(f"chunk {chunk} must be positive, and the mesh spreads rows over {groups} devices, which must "
+                         f"divide the {R} rows")
     per = min(-(-chunk // groups), R * S // groups)                                          # of each group in a chunk
     steps = -(-R * S // (groups * per))
     mask = jnp.asarray(mask).at[:, 0].set(False)
-    flat = mask.reshape(groups, -1)                                                          # [groups, M / groups]
+    by_device = lambda x: constrain(x, ("rows", *(None,) * (x.ndim - 1)), mesh)
+    flat = by_device(mask.reshape(groups, -1))                                               # [groups, M / groups]
     order = jnp.argsort(~flat, axis=-1, stable=True)                                         # masked positions first
     order = jnp.pad(order, ((0, 0), (0, steps * per - order.shape[1])))
     count = flat.sum(axis=-1)                                                                # [groups]
     valid = jnp.arange(steps * per)[None] < count[:, None]
-    before = jnp.take_along_axis(_shift(hidden).reshape(groups, -1, D), order[..., None], axis=1)
+    before = by_device(jnp.take_along_axis(by_device(_shift(hidden).reshape(groups, -1, D)), order[..., None], axis=1))
     before = jnp.where(valid[..., None], before, 0)                                          # [groups, steps * per, D]
     chosen = jnp.take_along_axis(jnp.asarray(tokens).reshape(groups, -1), order, axis=-1)
     split = lambda x: jnp.moveaxis(x.reshape(groups, steps, per, *x.shape[2:]), 1, 0)
     trips = (count.max() + per - 1) // per
-    logprobs, entropy, _ = _chunked(split(before), _head(params, config), split(chosen),
-                                    jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32)), trips, (top_p, top_k))
+    head = gathered(_head(params, config), ("vocab", "embed"), mesh)
+    temperature = jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
+    logprobs, entropy, _ = _chunked(split(before), head, split(chosen), temperature, trips, (top_p, top_k), mesh)
     # Back to where they came from: the inverse of `order` is a gather, unlike a scatter of the results.
     rank = jnp.where(flat, jnp.cumsum(flat, axis=-1) - 1, 0)
     spread = lambda x: jnp.where(mask, jnp.take_along_axis(jnp.moveaxis(x, 0, 1).reshape(groups, -1), rank, axis=-1)
@@ -111,14 +117,14 @@ def init_value_head(config: ModelConfig, key: Array) -> Any:
     return {"kernel": jnp.zeros((config.d_model,), jnp.float32), "bias": jnp.zeros((), jnp.float32)}
 
 
-def values(head: Any, hidden: Array) -> Array:
+def values(head: Any, hidden: Array, mesh: Mesh | None = None) -> Array:
     """V(tokens[:t]) in column t: [R, S, D] -> f32[R, S+1]; column 0 is 0.
 
     An episode in columns offset..offset+length-1 has its bootstrap value, after its last token, in column
     offset+length.
     """
     chex.assert_rank(hidden, 3)
-    after = jnp.einsum("rsd,d->rs", hidden.astype(jnp.float32), head["kernel"]) + head["bias"]
+    after = jnp.einsum("rsd,d->rs", hidden.astype(jnp.float32), gathered(head["kernel"], ("embed",), mesh)) + head["bias"]
     return jnp.pad(after, ((0, 0), (1, 0)))
 
 
@@ -144,9 +150,9 @@ def _project(hidden: Array, head: Array) -> Array:
     return jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def _chunked(hidden: Array, head: Array, tokens: Array, temperature: Array, trips: Array,
-             filtering: tuple[float, int]) -> tuple[Array, Array, Array]:
+             filtering: tuple[float, int], mesh: Mesh | None) -> tuple[Array, Array, Array]:
     """Log-probabilities, entropies and log-normalisers of tokens [steps, groups, per] given their hidden states
     [steps, groups, per, D], of the first `trips` steps only; the rest is 0. A loop with a traced number of trips has no
     automatic gradient, hence the rule. The normalisers carry none."""
@@ -170,14 +176,15 @@ def _times_log(probs: Array, factor: Array) -> Array:
     return jnp.where(probs > 0, probs * factor, 0.0)
 
 
-def _chunked_fwd(hidden, head, tokens, temperature, trips, filtering):
-    results = _chunked(hidden, head, tokens, temperature, trips, filtering)
+def _chunked_fwd(hidden, head, tokens, temperature, trips, filtering, mesh):
+    results = _chunked(hidden, head, tokens, temperature, trips, filtering, mesh)
     return results, (hidden, head, tokens, temperature, trips, *results[1:])
 
 
-def _chunked_bwd(filtering, residuals, cotangents):
+def _chunked_bwd(filtering, mesh, residuals, cotangents):
     """With z = logits / T, p = softmax(z), H its entropy and a the token:
-    d logp_a / dz_j = [j = a] - p_j   and   dH / dz_j = -p_j (log p_j + H)."""
+    d logp_a / dz_j = [j = a] - p_j   and   dH / dz_j = -p_j (log p_j + H).
+    Each group adds up its own gradient of the head: devices exchange them once, not in every chunk."""
     hidden, head, tokens, temperature, trips, entropy, normaliser = residuals
 
     def visit(step, grads):
@@ -188,13 +195,13 @@ def _chunked_bwd(filtering, residuals, cotangents):
         slope = _times_log(probs, logp + entropy[step][..., None])
         d_logits = (d_logp * (_is_token(tokens[step], probs.shape) - probs) - d_entropy * slope) / temperature
         back = jnp.einsum("...v,vd->...d", d_logits, head.astype(jnp.float32))
-        d_head = d_head + jnp.einsum("gpv,gpd->vd", d_logits, hidden[step].astype(jnp.float32))
-        return d_hidden.at[step].set(back.astype(hidden.dtype)), d_head
+        d_head = d_head + jnp.einsum("gpv,gpd->gvd", d_logits, hidden[step].astype(jnp.float32))
+        return d_hidden.at[step].set(back.astype(hidden.dtype)), constrain(d_head, ("rows", "vocab", None), mesh)
 
-    start = jnp.zeros(hidden.shape, hidden.dtype), jnp.zeros(head.shape, jnp.float32)
+    start = jnp.zeros(hidden.shape, hidden.dtype), jnp.zeros((hidden.shape[1], *head.shape), jnp.float32)
     d_hidden, d_head = jax.lax.fori_loop(0, trips, visit, start)
     none = lambda x: np.zeros(x.shape, jax.dtypes.float0)
-    return d_hidden, d_head.astype(head.dtype), none(tokens), jnp.zeros_like(temperature), none(trips)
+    return d_hidden, d_head.sum(axis=0).astype(head.dtype), none(tokens), jnp.zeros_like(temperature), none(trips)
 
 
 _chunked.defvjp(_chunked_fwd, _chunked_bwd)

@@ -17,7 +17,9 @@ import numpy as np
 from flax import struct, traverse_util
 from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
+from jax.sharding import Mesh
 
+from eau_jax.core.sharding import constrain, gathered, lookup
 from eau_jax.core.types import Array
 from eau_jax.models.attention import KEPT, attend, attend_cached
 from eau_jax.models.config import ModelConfig
@@ -108,7 +110,8 @@ def initialise(table: dict[Path, Param], key: Array, dtype: Any) -> Any:
                                          for k, (path, param) in zip(keys, table.items(), strict=True)})
 
 
-def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, segment_ids: Array) -> Array:
+def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, segment_ids: Array,
+            mesh: Mesh | None = None) -> Array:
     """Hidden states after the final norm, for rows that may be packed.
 
     Args:
@@ -116,6 +119,7 @@ def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, s
       positions: i32[R, S], position of each token within its own episode, from 0.
       segment_ids: i32[R, S]; equal ids within a row are one episode, in order; 0 is padding. A token attends to itself
         and to the earlier tokens of its row with the same id.
+      mesh: where the weights lie. R then divides by its row shards, and activations lie as `core.sharding` says.
 
     Returns:
       [R, S, D] in `compute_dtype`; column t has seen tokens up to and including t. Padding holds finite garbage.
@@ -125,14 +129,14 @@ def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, s
     rotation = _rotation(config, positions)
 
     def body(hidden, layer):
-        hidden, _, _ = _layer(layer, config, hidden, rotation, lambda q, k, v: attend(q, k, v, segment_ids))
+        hidden, _, _ = _layer(layer, config, hidden, rotation, lambda q, k, v: attend(q, k, v, segment_ids), mesh)
         return hidden, None
 
     # Norms and the gate's product are cheaper to compute again than to store, so only what is named KEPT is stored.
     keep = None if config.remat else jax.checkpoint_policies.save_only_these_names(KEPT)
     body = jax.checkpoint(body, prevent_cse=False, policy=keep)
-    hidden, _ = jax.lax.scan(body, _embed(params, config, tokens), params["layers"])
-    return rms_norm(hidden, params["final_norm"], config.rms_eps)
+    hidden, _ = jax.lax.scan(body, lookup(params["embed"], tokens, config.compute_dtype, mesh), params["layers"])
+    return rms_norm(hidden, gathered(params["final_norm"], ("embed",), mesh), config.rms_eps)
 
 
 @struct.dataclass
@@ -194,7 +198,8 @@ def extend(params: Any, config: ModelConfig, cache: KVCache, tokens: Array, star
                               lambda q, k, v: attend_cached(q, k, v, old_k, old_v, start))
         return hidden, (k, v)
 
-    hidden, (k, v) = jax.lax.scan(body, _embed(params, config, tokens), (jnp.arange(L), params["layers"]))
+    hidden, (k, v) = jax.lax.scan(body, lookup(params["embed"], tokens, config.compute_dtype, None),
+                                  (jnp.arange(L), params["layers"]))
     rows = (jnp.arange(N, dtype=jnp.int32) if slots is None else slots)[:, None]
     target = jnp.where(columns < count[:, None], positions, S)                               # S is out of range: dropped
     k, v = (jnp.einsum("lrckh->rclkh", x) for x in (k, v))
@@ -211,11 +216,12 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array, Array],
-           attend: Callable[[Array, Array, Array], Array]) -> tuple[Array, Array, Array]:
+           attend: Callable[[Array, Array, Array], Array], mesh: Mesh | None = None) -> tuple[Array, Array, Array]:
     """One block: [R, S, D] -> [R, S, D], and the rotated keys and the values [R, S, K, h] of its tokens."""
-    layer = jax.tree.map(lambda w: w.astype(config.compute_dtype), layer)
+    layer = _whole({name: w.astype(config.compute_dtype) for name, w in layer.items()}, config, mesh)
     kept = lambda x: checkpoint_name(x, KEPT)
-    heads = lambda y: y.reshape(*y.shape[:-1], -1, config.head_dim)
+    heads = lambda y: constrain(y.reshape(*y.shape[:-1], -1, config.head_dim), ("rows", None, "heads", None), mesh)
+    stream = lambda y: constrain(y, ("rows", None, None), mesh)
     x = rms_norm(hidden, layer["attn_norm"], config.rms_eps)
     project = lambda name, x: _project(layer, config, name, x)
     q, k, v = (heads(kept(project(name, x))) for name in ("q", "k", "v"))
@@ -226,10 +232,17 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
     q, k = _rotate(q, rotation), _rotate(k, rotation)
     mixed = attend(q, k, v)
     mixed = project("o", mixed.reshape(*mixed.shape[:2], -1))
-    hidden = kept(hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed))
+    hidden = kept(stream(hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed)))
     x = rms_norm(hidden, layer["mlp_norm"], config.rms_eps)
-    gate, up = kept(project("gate", x)), kept(project("up", x))
-    return hidden + project("down", jax.nn.silu(gate) * up), k, v
+    gate, up = (kept(constrain(project(name, x), ("rows", None, "mlp"), mesh)) for name in ("gate", "up"))
+    return stream(hidden + project("down", jax.nn.silu(gate) * up)), k, v
+
+
+def _whole(layer: dict[str, Array], config: ModelConfig, mesh: Mesh | None) -> dict[str, Array]:
+    """One layer's weights as its products read them. Adapters, which are small, are left to the compiler."""
+    table = parameters(config)
+    return {name: gathered(w, table["layers", name].axes[1:], mesh) if ("layers", name) in table else w
+            for name, w in layer.items()}
 
 
 def _project(layer: Any, config: ModelConfig, name: str, x: Array) -> Array:
@@ -261,10 +274,6 @@ def _linear_bwd(residuals, grad):
 
 
 linear.defvjp(_linear_fwd, _linear_bwd)
-
-
-def _embed(params: Any, config: ModelConfig, tokens: Array) -> Array:
-    return jnp.take(params["embed"], tokens, axis=0, mode="clip").astype(config.compute_dtype)
 
 
 def _rotation(config: ModelConfig, positions: Array) -> tuple[Array, Array]:

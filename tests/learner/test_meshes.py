@@ -1,0 +1,108 @@
+"""Any mesh gives the numbers of one device, and moves no parameter that it need not."""
+
+import collections
+import dataclasses
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+import small_learner as small
+
+from eau_jax.core.knobs import patch
+from eau_jax.core.sharding import by_row, make_mesh, partition
+from eau_jax.learner import critic
+from eau_jax.learner.annotate import annotate
+from eau_jax.learner.parts import Rows
+from eau_jax.learner.state import abstract_state, default_knobs
+from eau_jax.learner.update import _gradients, update
+from eau_jax.models import transformer
+
+# Sizes that tell every weight from every activation: 7 layers, rows of 40 tokens.
+MODEL = dataclasses.replace(small.MODEL, d_model=64, num_layers=7, num_heads=4, num_kv_heads=2, head_dim=12, d_ff=88, vocab_size=104)
+FAST = {"policy_optimizer.learning_rate": 1e-3, "critic_optimizer.learning_rate": 1e-3}
+
+
+def mesh_of(*size):
+    return make_mesh(*size, devices=jax.devices()[:math.prod(size)])
+
+
+def program(mesh, phase=critic.own_tower.together, **changes) -> str:
+    """The compiled program of one micro-batch's gradients."""
+    learner = small.learner(mesh=mesh, tokens=40, row_width=40, **({"model": MODEL} | changes))
+    kinds = {"mask": bool, "value_mask": bool} | dict.fromkeys(("tokens", "positions", "segment_ids", "action_ids"), np.int32)
+    rows = Rows(**{name: jax.ShapeDtypeStruct((learner.micro_rows, 40), kinds.get(name, np.float32), sharding=by_row(mesh))
+                   for name in Rows.__dataclass_fields__})
+    state = abstract_state(learner)
+    params = {"policy": state.policy.params, "critic": state.critic.params, "frozen": state.frozen}
+    grads = {name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32, sharding=leaf.sharding), params[name])
+             for name in phase.towers}
+    return _gradients.lower(learner, phase, params, rows, default_knobs(learner), grads).compile().as_text()
+
+
+def collected(text: str) -> collections.Counter:
+    """Shapes that all-gathers of a compiled program make, without axes of size 1, in any order of axes."""
+    found = collections.Counter()
+    for result in re.findall(r"= (.*?) all-gather(?:-start)?\(", text):
+        for kind, dims in re.findall(r"([a-z]+\d+)\[([\d,]*)\]", result):
+            found[kind, tuple(sorted(int(size) for size in dims.split(",") if size not in ("", "1")))] += 1
+    return found
+
+
+def unexpected(text: str, model, mesh) -> collections.Counter:
+    """All-gathers beyond each layer's own weights, twice (forward and backward), one of the head, and token ids."""
+    allowed = collections.Counter()
+    for path, param in transformer.parameters(model).items():
+        inner = param.axes[1:] if path[0] == "layers" else param.axes
+        sizes = param.shape[len(param.shape) - len(inner):]
+        place = partition(sizes, inner, mesh)
+        split = [size if name in (None, "fsdp") else size // mesh.shape[name] for size, name in zip(sizes, place)]
+        if "fsdp" in place:
+            allowed["f32", tuple(sorted(size for size in split if size > 1))] += 2 if path[0] == "layers" else 1
+    return collections.Counter({shape: count - allowed[shape] for shape, count in collected(text).items()
+                                if shape[0] != "s32" and count > allowed[shape]})
+
+
+def test_only_one_layer_at_a_time_is_collected():
+    mesh = mesh_of(2, 2, 2)
+    text = program(mesh)
+    assert ("f32", (44, 64)) in collected(text)    # the check sees a feed-forward matrix, split over `tensor` alone
+    assert not unexpected(text, MODEL, mesh)
+
+
+@pytest.mark.slow
+def test_a_program_that_is_left_to_the_compiler_would_be_seen(monkeypatch):
+    """The mutant: nothing says where activations and a layer's weights lie."""
+    monkeypatch.setattr(critic, "encode", lambda params, learner, rows: transformer.forward(
+        params, learner.model, rows.tokens, rows.positions, rows.segment_ids))
+    mesh = mesh_of(2, 2, 2)
+    assert unexpected(program(mesh), MODEL, mesh)
+
+
+@pytest.mark.slow
+def test_a_gradient_is_split_before_it_leaves_its_layer():
+    """No array of all layers holds a whole weight, neither as a parameter nor as a gradient."""
+    text = program(mesh_of(1, 8))
+    shapes = {tuple(sorted(int(size) for size in dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)\]", text)}
+    assert (7, 8, 88) in shapes and (7, 64, 88) not in shapes
+
+
+def curve(learner, steps=10):
+    """Metrics of each of ten updates, by name."""
+    state, knobs, lines = small.start(learner), patch(default_knobs(learner), FAST), []
+    for step in range(steps):
+        batch = small.trajectory(step)
+        annotation, before = annotate(learner, state, batch, knobs)
+        state, after = update(learner, state, batch, annotation, knobs, seed=0)
+        lines.append({name: float(mean.result()) for name, mean in (before | after).items()})
+    return lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(2, 1, 1), (1, 2, 2), (2, 2, 2), (1, 8, 1)], ids=str)
+def test_ten_updates_are_those_of_one_device(size):
+    one, other = curve(small.learner()), curve(small.learner(mesh=mesh_of(*size)))
+    for a, b in zip(one, other, strict=True):
+        assert a == pytest.approx(b, abs=1e-5, rel=1e-5)
+    assert abs(one[0]["critic_loss"] - one[9]["critic_loss"]) > 1e-2    # else the tolerance would mean little
