@@ -69,7 +69,8 @@ def test_the_flags_of_sglang_on_a_gpu():
                          dtype="bfloat16")
     assert made.command("py", Path("/w"), "7.1-x", 30000) == [
         "py", "-m", "sglang.launch_server", "--model-path", "/w", "--host", "127.0.0.1", "--port", "30000",
-        "--device", "cuda", "--dtype", "bfloat16", "--context-length", "4104", "--max-running-requests", "64", "--tp-size", "2",
+        "--device", "cuda", "--dtype", "bfloat16", "--context-length", "4104", "--max-running-requests", "64",
+        "--tp-size", "2",
         "--skip-tokenizer-init", "--log-level", "warning", "--mem-fraction-static", "0.6", "--weight-version", "7.1-x",
         "--page-size", "16"]
 

@@ -2,9 +2,6 @@
 
 import asyncio
 import dataclasses
-import multiprocessing
-import os
-import signal
 import warnings
 from pathlib import Path
 
@@ -261,23 +258,10 @@ def test_a_failed_write_leaves_the_servers_as_they_are(tmp_path, monkeypatch):
         np.testing.assert_allclose(completion.logprobs, said([5, 6], completion.tokens), atol=1e-5)
 
 
-def _write_and_wait(parent, said):
-    WeightStore(QWEN3, parent).write(PARAMS[0], "0.1-x")
-    said.send("written")
-    signal.pause()
-
-
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_uses_is_not(tmp_path):
-    ours, theirs = multiprocessing.Pipe()
-    other = multiprocessing.get_context("fork").Process(target=_write_and_wait, args=(str(tmp_path), theirs))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")                                       # forking a process that has threads
-        other.start()
-    assert ours.recv() == "written"
-    mine = WeightStore(QWEN3, str(tmp_path))
-    mine.write(PARAMS[0], "0.1-y")
-    assert len(list(tmp_path.iterdir())) == 2
-    os.kill(other.pid, signal.SIGKILL)
-    other.join()
-    WeightStore(QWEN3, str(tmp_path)).write(PARAMS[0], "0.1-z")
-    assert len(list(tmp_path.iterdir())) == 2 and (mine._home / "0.1-y").is_dir()
+    other, mine = WeightStore(QWEN3, str(tmp_path)), WeightStore(QWEN3, str(tmp_path))
+    theirs, ours = other.write(PARAMS[0], "0.1-x"), mine.write(PARAMS[0], "0.1-y")
+    assert theirs.is_dir() and ours.is_dir()
+    other._lock.close()                                                       # as the system does for a process that ends
+    third = WeightStore(QWEN3, str(tmp_path)).write(PARAMS[0], "0.1-z")
+    assert not theirs.exists() and ours.is_dir() and third.is_dir()

@@ -143,7 +143,8 @@ class ServerProcess:
         chosen, context = self.settings, self._length + MARGIN
         flags = ["--model-path", str(folder.absolute()), "--host", "127.0.0.1", "--port", str(port),
                  "--device", chosen.device, "--dtype", self._dtype, "--context-length", str(context),
-                 "--max-running-requests", str(self._slots), "--tp-size", str(chosen.tensor), "--skip-tokenizer-init", "--log-level", "warning"]
+                 "--max-running-requests", str(self._slots), "--tp-size", str(chosen.tensor), "--skip-tokenizer-init",
+                 "--log-level", "warning"]
         if chosen.memory:
             flags += ["--mem-fraction-static", str(chosen.memory)]
         if chosen.device == "cpu":
