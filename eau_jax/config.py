@@ -16,6 +16,7 @@ from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
 from eau_jax.models.config import LORA_TARGETS, Lora
 from eau_jax.samplers.jax_engine import JaxEngine
+from eau_jax.samplers.sglang import SGLang, refuse_filters
 from eau_jax.users.llm import checked
 from eau_jax.users.symbolic import symbolic
 
@@ -153,7 +154,7 @@ class Rollout:
     max_new_tokens: int = 64
     """token budget of one assistant turn"""
     slots: int = 32
-    """episodes that generate at the same time in the embedded sampler"""
+    """episodes that generate at the same time in the embedded sampler, or on all SGLang servers together"""
     top_p: float = 1.0
     """nucleus of the sampled distribution; 1 turns it off"""
     top_k: int = 0
@@ -165,7 +166,7 @@ class Rollout:
     record_tokens: bool = False
     """keep token ids and log-probabilities in episodes/*.jsonl too; the files become about three times as large"""
     sampler: Part = JaxEngine
-    """class of what draws tokens, made as JaxEngine is"""
+    """what draws tokens: JaxEngine in this process, or SGLang(servers) of eau_jax.samplers.sglang"""
     refill: int = 0
     """further rounds in which groups that algorithm.keep_groups dropped are replaced by groups of other tasks"""
 
@@ -175,6 +176,8 @@ class Rollout:
         at_least(self, self.max_new_tokens + 1, "max_tokens")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"rollout.top_p = {self.top_p} is out of range; allowed: above 0, up to 1")
+        if isinstance(self.sampler, SGLang):
+            refuse_filters(self.top_p, self.top_k)
         if not self.deadline_s > 0:
             raise ConfigError(f"rollout.deadline_s = {self.deadline_s} is out of range; allowed: above 0")
 
