@@ -23,6 +23,7 @@ from eau_jax.learner.state import abstract_state
 from eau_jax.learner.update import _gradients
 from eau_jax.models import transformer
 from eau_jax.models.config import ModelConfig
+from eau_jax.samplers.sglang import SGLang
 
 
 def estimate(config: Config, made: Learner, *, compile: bool = True) -> dict[str, int]:
@@ -118,6 +119,8 @@ def _bytes(tree: Any) -> int:
 
 
 def _cache(config: Config, made: Learner) -> int:
+    if isinstance(config.rollout.sampler, SGLang):
+        return 0   # it is the servers', in memory of their own
     spread = made.row_shards if config.rollout.slots % made.row_shards == 0 else 1
     return token_bytes(made.model) * config.rollout.slots * config.rollout.max_tokens // spread
 

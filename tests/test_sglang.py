@@ -1,12 +1,16 @@
 """The SGLang sampler over a real local server: what reaches it, what comes back, what is done when it fails."""
 
 import asyncio
+import dataclasses
 
 import numpy as np
 import pytest
 
 import sglang_play
+import tiny_config
 from eau_jax.clients.server import LocalServer
+from eau_jax.config import Rollout
+from eau_jax.config_file import describe
 from eau_jax.core.types import InfraError
 from eau_jax.samplers.sglang import SGLang
 from eau_jax.samplers.types import TokenRequest
@@ -260,6 +264,15 @@ def test_a_request_before_the_first_push_is_refused():
 def test_settings_that_cannot_work_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SGLang(**settings)
+
+
+def test_a_config_chooses_it_records_it_and_refuses_what_it_cannot_do():
+    servers = SGLang(("http://a:1", LocalServer(tensor=2)))
+    chosen = dataclasses.replace(tiny_config.config(), rollout=Rollout(sampler=servers))
+    told = describe(chosen)["rollout"]["sampler"]
+    assert told["servers"][0] == "http://a:1" and told["servers"][1]["tensor"] == 2 and told["retries"] == 3
+    with pytest.raises(ValueError, match="rollout.top_k = 5 cannot be used with SGLang"):
+        dataclasses.replace(chosen.rollout, top_k=5)
 
 
 @pytest.mark.parametrize("filters", [dict(top_p=0.9, top_k=0), dict(top_p=1.0, top_k=5)])
