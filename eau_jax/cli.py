@@ -56,6 +56,8 @@ class Launch:
 
     resume: bool = False
     """continue a run that was stopped"""
+    profile: tuple[int, ...] = ()
+    """updates of which a trace for xprof and Perfetto is written to RUN/profile, such as 3 4"""
     method: str = ""
     """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME is
     another function of it"""
@@ -237,7 +239,7 @@ def _learn(command: str, arguments: list[str]) -> int:
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
         for kind in (signal.SIGTERM, signal.SIGINT):
             signal.signal(kind, train.ask_to_stop)
-        train.train(config, source, resume=launch.resume)
+        train.train(config, source, resume=launch.resume, profile=launch.profile)
         _report(str(Path(config.root) / config.name))
     return 0
 

@@ -71,7 +71,7 @@ class Model:
     folder: str = ""
     """a Hugging Face folder to start from, when nothing is made"""
     architecture: Part = None
-    """the ModelConfig that the weights have; a dry run then needs no weights"""
+    """the ModelConfig that the weights have; a plan then needs no weights"""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of parameters; bfloat16 rounds away steps below about 1/250 of a weight, so small learning rates do nothing. With
     model.lora_rank it is the frozen weights' alone, and bfloat16 costs nothing"""
@@ -350,6 +350,23 @@ class Meta:
 
 
 @dataclasses.dataclass(frozen=True)
+class Track:
+    """Trackers that are given the numbers of every update, beside the run folder."""
+
+    to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """which of them; each is a package of its own, or all are the extra [track]"""
+    project: str = "eau_jax"
+    """project that the run belongs to in Weights & Biases and in trackio"""
+
+    def __post_init__(self):
+        known = ("tensorboard", "wandb", "trackio")
+        if not set(self.to) <= set(known) or len(set(self.to)) < len(self.to):
+            raise ConfigError(f"track.to = {', '.join(self.to)}; allowed: {', '.join(known)}, none of them twice")
+        if not self.project.strip():
+            raise ConfigError(f"track.project = {self.project!r} names no project; give one such as eau_jax")
+
+
+@dataclasses.dataclass(frozen=True)
 class Swap:
     """A change of knobs, rules or task mix that takes effect before update `step`: a journal of these replays a run."""
 
@@ -385,6 +402,7 @@ class Config:
     eval: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     mesh: MeshSize = MeshSize()
+    track: Track = Track()
     knobs: Part = dataclasses.field(default_factory=dict)
     """starting values of knobs by path, where they differ from the parts' defaults"""
     swaps: Part = ()
@@ -449,6 +467,8 @@ def _refuse_idle(config: Config) -> None:
         (meta.proposer is not None and meta.proposer.at_once, meta, "meta", ("seconds", "tokens", "cost"),
          "this proposer answers at once"),
         (meta.anchor_tasks == 0, meta, "meta", ("anchor_every",), "meta.anchor_tasks is 0"),
+        (not {"wandb", "trackio"} & set(config.track.to), config.track, "track", ("project",), "track.to has neither wandb nor "
+         "trackio"),
     ]
     for holds, part, where, names, why in idle:
         for field in dataclasses.fields(part):

@@ -7,16 +7,17 @@ ends with the same bits as one that was not. Times are kept apart from metrics f
 """
 
 import json
+import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any, Sequence
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
-from eau_jax import demonstrations, start
+from eau_jax import demonstrations, start, track
 from eau_jax.assemble import Parts, assemble, check, drawer, traces
 from eau_jax.coevolve import Coevolution
 from eau_jax.config import Config, ConfigError
@@ -38,19 +39,30 @@ from eau_jax.progress import Watch
 from eau_jax.rollout.agent import policy
 from eau_jax.rollout.collect import Groups, collect, run, to_record
 from eau_jax.rollout.refill import Batch, fill
+from eau_jax.timing import Clock, check_profile, profiled, speed
 
-STOPPED = 143                # exit status after SIGTERM, as a shell counts it
+STOPPED = 143                # exit status of a run that was asked to stop and saved: start it again with --resume
 EVALUATION_SEED = 1_000_003  # evaluations draw from seeds of their own, the same for every policy
 RECENT = 5                   # updates in the running mean that chooses the best checkpoint
 _stop = threading.Event()
 
 
-def ask_to_stop(*_: Any) -> None:
-    """Signal handler: the run saves after the update in progress and ends; asked again, it ends at once."""
+def ask_to_stop(number: int = signal.SIGTERM, *_: Any) -> None:
+    """Signal handler: the run saves after the update in progress and ends. A second Ctrl-C ends it at once; a second SIGTERM,
+    which a machine sends that goes down after it was announced, does not."""
     if _stop.is_set():
-        raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        return
     _stop.set()
-    print("stopping after this update; ask again to stop at once", file=sys.stderr)
+    print("stopping after this update; Ctrl-C stops at once", file=sys.stderr)
+
+
+def stopping() -> bool:
+    """Whether any process of the run was asked to stop: then all stop after the same update. All must call it."""
+    if jax.process_count() == 1:
+        return _stop.is_set()
+    return bool(multihost_utils.process_allgather(np.bool_(_stop.is_set())).any())
 
 
 class NothingCollectedError(InfraError):
@@ -72,11 +84,12 @@ def dropped(groups: Groups, watch: Watch) -> None:
                                     f"Check the server, or raise rollout.deadline_s; then continue with --resume")
 
 
-def train(config: Config, source: str, *, resume: bool) -> None:
+def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] = ()) -> None:
     """Runs a config in its run folder, from the beginning or from its last whole checkpoint.
 
     Args:
       source: Python text that gives this config again; it is kept in the run folder.
+      profile: updates of which a profile is written.
 
     Raises:
       ValueError: for what cannot be run; RunFolderError: for a folder in use, or one that already holds a run.
@@ -85,13 +98,19 @@ def train(config: Config, source: str, *, resume: bool) -> None:
         raise ConfigError("sft.role = user makes a model of the user, which is no agent to train on; make it with "
                           "`eau-jax sft`, in a run of its own")
     check(config)
+    track.check(config)
+    check_profile(profile, 1, config.learn.steps)
     _check_data(config)
-    with RunFolder(Path(config.root) / config.name) as folder, Watch() as watch:
+    with (RunFolder(Path(config.root) / config.name) as folder, Watch() as watch,
+          track.Trackers(config, folder, watch.say) as trackers):
         begin(folder, config, source, resume)
+        trackers.open()
         parts, weights = prepare(config, folder, watch)
         store = Checkpoints(folder.path / "checkpoints", keep=config.checkpoint.keep)
         try:
             state, generation, kept = restore(parts, weights, store, folder, watch)
+            trackers.catch_up()
+            check_profile(profile, int(state.step) + 1, config.learn.steps)
             recent = [float("nan") if value is None else value for value in kept.get("recent", [])]
             coevolution = Coevolution(parts, folder, watch, kept.get("meta", {}))
             run(parts.engine.push(policy_weights(state), 0, 1.0))
@@ -102,18 +121,20 @@ def train(config: Config, source: str, *, resume: bool) -> None:
                 if step > config.learn.steps:
                     break
                 generation = coevolution.before(step, state, swapped(config, generation, folder, step))
-                try:
-                    state, metrics, clock = one_update(parts, state, generation, folder, watch)
-                except NonFiniteError as error:  # a change that is watched is taken back, and the update made again
-                    generation = coevolution.broken(step, generation, error)
-                    state, metrics, clock = one_update(parts, state.replace(**error.towers), generation, folder, watch)
+                with profiled(folder.path, step, profile):
+                    try:
+                        state, metrics, times = one_update(parts, state, generation, folder, watch)
+                    except NonFiniteError as error:  # a change that is watched is taken back, and the update made again
+                        generation = coevolution.broken(step, generation, error)
+                        state, metrics, times = one_update(parts, state.replace(**error.towers), generation, folder, watch)
                 metrics |= coevolution.after(step, state, generation)
                 recent = [*recent, metrics[config.checkpoint.best_by]][-RECENT:]
-                report(parts, folder, generation, metrics, clock, watch, step)
-                if step % config.checkpoint.every == 0 or step == config.learn.steps or _stop.is_set():
+                report(parts, folder, trackers, generation, metrics, times, watch, step)
+                stop = stopping()
+                if step % config.checkpoint.every == 0 or step == config.learn.steps or stop:
                     host = generation.host() | {"recent": recent} | coevolution.host()
                     store.save(step, state, plain(host), _mean(recent))
-                if _stop.is_set() and step < config.learn.steps:
+                if stop and step < config.learn.steps:
                     store.wait()
                     watch.say(f"stopped after update {step}; continue with --resume")
                     sys.exit(STOPPED)
@@ -193,7 +214,7 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
     """Collects one batch, learns from it, and records its episodes.
 
     Returns:
-      The new state, metrics by name, and seconds by phase.
+      The new state, metrics by name, and seconds by phase with the rates of `timing.speed`.
     """
     config, knobs, step = parts.config, generation.knobs, int(state.step) + 1
     refit = config.algorithm.advantage.needs_critic and generation.refits(step, config.learn.critic_refit)
@@ -201,7 +222,7 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
         state = restart_critic(parts.learner, state)
         watch.say(f"update {step}: rewards mean something else from here on, so the critic is fitted anew for "
                   f"{config.learn.critic_refit} updates, in which the policy stays as it is")
-    clock = [time.perf_counter()]
+    clock = Clock()
 
     async def play(rows: Sequence[int]) -> tuple[Groups, dict[str, float]]:
         return await collect(parts.train, policy(parts.engine), parts.chat, generation.pinned(config.env), parts.budgets,
@@ -214,26 +235,25 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
         return await fill(play, drawer(parts, generation, step), config.algorithm.keep_groups, config.rollout.tasks,
                           config.rollout.refill)
 
-    batch = run(roll_out())
-    parts.engine.drop_cache()  # its memory is the learner's until the next batch
+    with clock.phase("rollout"):
+        batch = run(roll_out())
+        parts.engine.drop_cache()  # its memory is the learner's until the next batch
     dropped(batch.collected, watch)
     if not any(batch.kept):
         watch.say(f"update {step}: none of {len(batch.collected)} groups passed algorithm.keep_groups, so there is nothing "
                   f"to learn from and the policy stays as it was")
-    clock.append(time.perf_counter())
-    trajectory = batching.to_trajectory(batch.kept, parts.learner.tokens, parts.learner.actions)
-    annotation, known = annotate(parts.learner, state, trajectory, knobs["rl"])
-    clock.append(time.perf_counter())
-    state, learned = update(parts.learner, state, trajectory, annotation, knobs["rl"], config.seed, critic_only=refit)
-    clock.append(time.perf_counter())
+    with clock.phase("annotate"):
+        trajectory = batching.to_trajectory(batch.kept, parts.learner.tokens, parts.learner.actions)
+        annotation, known = annotate(parts.learner, state, trajectory, knobs["rl"])
+    with clock.phase("update"):
+        state, learned = update(parts.learner, state, trajectory, annotation, knobs["rl"], config.seed, critic_only=refit)
     folder.write(f"episodes/{step}.jsonl", "".join(
         json.dumps(plain(_readable(config, episode))) + "\n" for group in batch.collected for episode in group))
     metrics = batch.metrics | {f"learn/{name}": mean.result() for name, mean in sorted((known | learned).items())}
     if config.algorithm.advantage.needs_critic and generation.reward_step:
         metrics["learn/critic_refit"] = float(refit)
-    seconds = dict(zip(("rollout_s", "annotate_s", "update_s"), np.diff(clock).tolist(), strict=True))
-    tokens = int(trajectory.length.sum())
-    return state, metrics, seconds | {"tokens_per_s": tokens / (clock[-1] - clock[0])}
+    steps = learned["policy_steps"].result()
+    return state, metrics, clock.seconds | speed(parts.learner, batch.collected, trajectory, steps, clock.seconds)
 
 
 def _readable(config: Config, episode: Episode) -> dict[str, Any]:
@@ -242,16 +262,18 @@ def _readable(config: Config, episode: Episode) -> dict[str, Any]:
     return {"system": system, "opening": opening} | to_record(episode, config.rollout.record_tokens)
 
 
-def report(parts: Parts, folder: RunFolder, generation: Generation, metrics: dict[str, float], seconds: dict[str, float],
-           watch: Watch, step: int) -> None:
-    """One line of metrics, one of times, one for whoever watches."""
-    folder.append("metrics.jsonl", {"step": step, "generation": generation.number} | metrics)
-    folder.append("timings.jsonl", {"step": step} | seconds | {"traces": traces(parts)})
+def report(parts: Parts, folder: RunFolder, trackers: track.Trackers, generation: Generation, metrics: dict[str, float],
+           times: dict[str, float], watch: Watch, step: int) -> None:
+    """One line of metrics, one of times, both to the trackers, one for whoever watches."""
+    metrics = {"step": step, "generation": generation.number} | metrics
+    folder.append("metrics.jsonl", metrics)
+    folder.append("timings.jsonl", times := {"step": step} | times | {"traces": traces(parts)})
+    trackers.update(step, metrics, times)
     watch.at("updates", step, parts.config.learn.steps)
     watch.say(f"update {step}/{parts.config.learn.steps}  score {metrics['rollout/score_mean']:.3f}  "
               f"success {metrics['rollout/success_rate']:.2f}  turns {metrics['rollout/turns_mean']:.1f}  "
               f"entropy {metrics.get('learn/entropy', float('nan')):.2f}  "
-              f"{sum(value for name, value in seconds.items() if name.endswith('_s') and name != 'tokens_per_s'):.1f} s")
+              f"{sum(times[name] for name in ('rollout_s', 'annotate_s', 'update_s')):.1f} s")
 
 
 def hold_out(parts: Parts, state: LearnerState, watch: Watch) -> None:
