@@ -19,11 +19,12 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from eau_jax.assemble import Parts, shares
 from eau_jax.beside import Beside
+from eau_jax.config import ConfigError
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, plain, read_lines
 from eau_jax.journal import Generation
 from eau_jax.learner.parts import LearnerState, NonFiniteError
-from eau_jax.meta import audit, canary, causal, thresholds, watch
+from eau_jax.meta import audit, canary, causal, python_rules, thresholds, watch
 from eau_jax.meta.asking import ANSWERED, Answer, Asking, ask
 from eau_jax.meta.attribution import Experiment, Result, attribute
 from eau_jax.meta.gate import Context, Decision, Limits, gate
@@ -52,6 +53,9 @@ class Coevolution:
         """
         Args:
           kept: what `host` gave to the checkpoint that the run goes on from; {} for a new run.
+
+        Raises:
+          ConfigError: where rules in Python are to be taken, and this machine cannot hold what runs them.
         """
         self._parts, self._config, self._folder, self._say = parts, parts.config, folder, shown.say
         self._changes: list[Change] = kept.get("changes", [])
@@ -65,6 +69,10 @@ class Coevolution:
         self._off = meta.proposer is None
         self._limits = thresholds.load(Path(meta.limits), parts.config.env.name) if meta.limits else thresholds.DEFAULTS
         self._budget = Budget(meta.seconds, meta.tokens, meta.cost)
+        try:
+            self._python = python_rules.sandbox() if meta.python_rules else None
+        except ValueError as error:
+            raise ConfigError(f"meta.python_rules = True, but Python of a proposer cannot be held here: {error}") from None
 
     def host(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, JSON values."""
@@ -267,7 +275,7 @@ class Coevolution:
             run=self._folder.path, env=self._config.env, tasks=self._parts.train.tasks, knobs=generation.knobs,
             rules=generation.rules, generation=generation.number, step=step - 1, task_mix=shares(self._parts, generation),
             first=knob.values(self._parts.first.knobs), cooldown=self._config.meta.cooldown,
-            diagnosis=found.report(signals, results), history=history,
+            diagnosis=found.report(signals, results), history=history, python_rules=self._config.meta.python_rules,
             pool=Path(self._config.meta.pool) if self._config.meta.pool else None)
 
     def _context(self, step: int, generation: Generation, rows: Sequence[Any]) -> Context:
@@ -283,7 +291,7 @@ class Coevolution:
             first=Settings(first.knobs, first.rules), lanes=many, play=play, metrics=frozenset(names),
             task_mix=shares(self._parts, generation), live={change["owner"]: change["id"] for change in self._with("live")},
             cooldowns=watch.cooldowns(past, meta.cooldown), lockouts=watch.lockouts(past), swaps_left=self._swaps_left(),
-            episodes=self._recent(step), limits=Limits(meta.blast))
+            episodes=self._recent(step), limits=Limits(meta.blast), python=self._python)
 
     # Records
 

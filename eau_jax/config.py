@@ -12,8 +12,10 @@ import tyro
 
 from eau_jax.algorithms import correction, gae, keep, loss, reduction, view, whiten
 from eau_jax.core import batching, knobs as knob
+from eau_jax.envs.tau2.message import ALONE
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
+from eau_jax.meta.rule_proposer import rules
 from eau_jax.models.config import LORA_TARGETS, Lora
 from eau_jax.samplers.jax_engine import JaxEngine
 from eau_jax.samplers.sglang import SGLang, refuse_filters
@@ -326,6 +328,8 @@ class Meta:
     """fixed training tasks that are played under the first settings, one episode each; 0: none"""
     anchor_every: int = 5
     """updates between two times that they are played; the first update counts too"""
+    python_rules: bool = False
+    """take rules of the user in Python too: a function of a few features, which a process of its own turns into a list"""
     causal_tests: bool = True
     """play what tells one cause from another before a diagnosis is made"""
     limits: str = ""
@@ -437,6 +441,9 @@ class Config:
         if self.meta.proposer is not None and self.meta.canary_tasks > self.rollout.tasks:
             raise ConfigError(f"meta.canary_tasks = {self.meta.canary_tasks}, but an update has rollout.tasks = "
                               f"{self.rollout.tasks}; a canary is compared with episodes of its update, so give no more")
+        if self.meta.python_rules and self.env.rules == ALONE:
+            raise ConfigError(f"meta.python_rules = True would do nothing: {self.env.name} has no user who follows rules; "
+                              f"leave it out")
         _refuse_idle(self)
 
 
@@ -466,6 +473,7 @@ def _refuse_idle(config: Config) -> None:
         (meta.proposer is None, meta, "meta", tuple(vars(meta)), "meta.proposer is None"),
         (meta.proposer is not None and meta.proposer.at_once, meta, "meta", ("seconds", "tokens", "cost"),
          "this proposer answers at once"),
+        (meta.proposer is rules, meta, "meta", ("python_rules",), "this proposer writes no Python"),
         (meta.anchor_tasks == 0, meta, "meta", ("anchor_every",), "meta.anchor_tasks is 0"),
         (not {"wandb", "trackio"} & set(config.track.to), config.track, "track", ("project",), "track.to has neither wandb nor "
          "trackio"),

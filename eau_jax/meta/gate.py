@@ -1,6 +1,6 @@
 """Whether a proposal may be tried: trusted code between what a proposer writes and a running training.
 
-    parse -> generation -> scope -> knobs -> task_mix -> rules -> timing -> invariants -> replay -> rewards
+    parse -> generation -> scope -> knobs -> task_mix -> (python ->) rules -> timing -> invariants -> replay -> rewards
 
 Cheap checks come first and the first that fails ends it. What is not a knob, a rule of the symbolic user or a share of the
 task mix cannot be named in a proposal at all: verifier, evaluation, hidden answers, parser, reference policy and the limits
@@ -11,12 +11,15 @@ import dataclasses
 import math
 from typing import Any, Mapping, NamedTuple, Sequence
 
+from eau_jax.clients.executor import Executor
 from eau_jax.core import knobs as knob
 from eau_jax.core.knobs import KnobError
-from eau_jax.meta import invariants, replay_gate, watch
+from eau_jax.core.types import InfraError
+from eau_jax.meta import invariants, python_rules, replay_gate, watch
 from eau_jax.meta.invariants import Play
 from eau_jax.meta.lanes import Lanes
 from eau_jax.meta.proposal import MOST_CHANGES, Proposal, ProposalError, parse
+from eau_jax.meta.python_code import PythonError
 from eau_jax.meta.replay_gate import Settings
 from eau_jax.meta.stage import Stage, verdict
 from eau_jax.users.rules import RuleError, compile_rules, dump
@@ -51,6 +54,7 @@ class Context:
     swaps_left: int = 1
     episodes: Sequence[Mapping[str, Any]] = ()   # recent records of episodes/<step>.jsonl, training side
     limits: Limits = Limits()
+    python: Executor | None = None     # runs rules in Python, once, to read them; None: there are none in this run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +92,28 @@ def gate(text: str, context: Context, *, id: str, author: str) -> Decision:
     except (ProposalError, ValueError, RecursionError) as error:
         return Decision(None, (Stage("parse", False, str(error)[:2000]),))
     stages = [Stage("parse", True)]
-    for look in (_generation, _scope, _knobs, _task_mix, _rules, _timing):
-        stages.append(look(proposal, context))
-        if not stages[-1].passed:
-            return Decision(proposal, tuple(stages))
+    good = _looks(proposal, context, stages, (_generation, _scope, _knobs, _task_mix))
+    if good and proposal.python is not None:
+        proposal, stage = _tabulated(proposal, context)
+        stages.append(stage)
+        good = stage.passed
+    if not (good and _looks(proposal, context, stages, (_rules, _timing))):
+        return Decision(proposal, tuple(stages))
     candidate = Settings(knob.patch(context.current.knobs, proposal.changes), proposal.rules or context.current.rules)
     stages += behaviour(candidate, context)
     if any(stage.passed is False for stage in stages):
         return Decision(proposal, tuple(stages))
     return Decision(proposal, tuple(stages), proposal.changes, proposal.rules, proposal.task_mix, _moves(proposal, context),
                     bool(_paid(context, candidate)))
+
+
+def _looks(proposal: Proposal, context: Context, stages: list[Stage], looks: Sequence[Any]) -> bool:
+    """Adds a stage for each look, up to the first that fails; whether none does."""
+    for look in looks:
+        stages.append(look(proposal, context))
+        if not stages[-1].passed:
+            return False
+    return True
 
 
 def behaviour(candidate: Settings, context: Context) -> list[Stage]:
@@ -135,8 +151,7 @@ def _generation(proposal: Proposal, context: Context) -> Stage:
 
 def _scope(proposal: Proposal, context: Context) -> Stage:
     """One owner, few changes, a prediction that can be judged."""
-    count, prediction = len(proposal.changes) + bool(proposal.rules) + bool(proposal.task_mix), proposal.prediction
-    complaints = []
+    count, prediction, complaints = proposal.count, proposal.prediction, []
     unknown = [path for path in proposal.changes if path.split(".")[0] not in knob.OWNERS]
     if unknown:
         complaints.append(f"{unknown[0]!r} is no knob of {', '.join(knob.OWNERS)}; everything else is fixed for a run")
@@ -195,6 +210,20 @@ def _task_mix(proposal: Proposal, context: Context) -> Stage:
     return verdict("task_mix", complaints)
 
 
+def _tabulated(proposal: Proposal, context: Context) -> tuple[Proposal, Stage]:
+    """The proposal with the decision list that its function comes to; from here on that is all there is of it."""
+    if context.python is None:
+        said = "this run takes no rules in Python (meta.python_rules is False); give them as a list in `rules`"
+        return proposal, Stage("python", False, said)
+    try:
+        text = python_rules.compiled(proposal.python, context.lanes.simulator.env.features, context.python)
+    except PythonError as error:
+        return proposal, Stage("python", False, str(error)[:2000])
+    except InfraError as error:
+        return proposal, Stage("python", False, f"the machine failed, which says nothing about the function: {error}"[:2000])
+    return dataclasses.replace(proposal, rules=text), Stage("python", True)
+
+
 def _rules(proposal: Proposal, context: Context) -> Stage:
     """Rules that compile, are not too long, and decide otherwise than the current ones."""
     if not proposal.rules:
@@ -202,7 +231,7 @@ def _rules(proposal: Proposal, context: Context) -> Stage:
     features = context.lanes.simulator.env.features
     try:
         size = len(proposal.rules.encode())
-        if size > RULES_MOST_BYTES:
+        if size > RULES_MOST_BYTES and proposal.python is None:
             return Stage("rules", False, f"the rules have {size} bytes; allowed: {RULES_MOST_BYTES}")
         same = dump(compile_rules(proposal.rules, features), features) == dump(
             compile_rules(context.current.rules, features), features)

@@ -14,9 +14,10 @@ import math
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from eau_jax.meta.proposal import MOST_CHANGES, ProposalError, finding, parse
+from eau_jax.meta.python_code import PythonError, check
 
 NAME, TOOL = "eau", "submit_proposal"
 PROTOCOL = "2025-06-18"
@@ -31,6 +32,12 @@ INPUT = {"type": "object", "required": ["diagnosis"], "properties": {
         "tests": {"type": "array", "items": _TEXT}}},
     "changes": {"type": "object", "additionalProperties": _NUMBER, "description": "{knob: new value}, one owner"},
     "rules": {"type": "string", "description": "the whole new decision list of the user, TOML"},
+    "python": {"type": "object", "required": ["code", "reads"], "additionalProperties": False, "description":
+               "in place of rules, where view/knobs/current.json has python_rules = true", "properties": {
+                   "code": {"type": "string", "description": "def reply(<features>): ... returns the name of a reply"},
+                   "reads": {"type": "object", "description": "{feature: [low, high]}, one for each parameter",
+                             "additionalProperties": {"type": "array", "items": {"type": "integer"}, "minItems": 2,
+                                                      "maxItems": 2}}}},
     "task_mix": {"type": "object", "additionalProperties": _NUMBER},
     "prediction": {"type": "object", "required": ["metric", "direction", "min_effect", "within_updates"], "properties": {
         "metric": _TEXT, "direction": {"type": "string", "enum": ["up", "down"]}, "min_effect": _NUMBER,
@@ -44,15 +51,15 @@ def submit(text: str, view: Path, inbox: Path, most: int) -> tuple[bool, str]:
     """Checks what was handed in and keeps it when it is right. (whether it was accepted, what to tell the author)."""
     try:
         given = json.loads(text)
-        if isinstance(given, dict) and not any(given.get(name) for name in ("changes", "rules", "task_mix")):
+        if isinstance(given, dict) and not any(given.get(name) for name in ("changes", "rules", "python", "task_mix")):
             found = finding(text)
             _keep(inbox / "finding.json", text)
             return True, f"Accepted: no change, owner {found.owner!r}."
         proposal = parse(text, "inbox", "inbox")
     except (ValueError, RecursionError) as error:     # ProposalError is a ValueError
         return False, f"Refused: {error if isinstance(error, ProposalError) else f'not JSON: {error}'}"
-    wrong = complaints(proposal, json.loads((view / "knobs" / "schema.json").read_text(encoding="utf-8")),
-                       json.loads((view / "knobs" / "current.json").read_text(encoding="utf-8")))
+    read = lambda name: json.loads((view / name).read_text(encoding="utf-8"))
+    wrong = complaints(proposal, read("knobs/schema.json"), read("knobs/current.json"), read("rules/features.json"))
     kept = len(list(inbox.glob("proposal-*.json")))
     if kept >= most:
         wrong.append(f"this round has {kept} proposals already, and no more than {most} are read")
@@ -62,16 +69,16 @@ def submit(text: str, view: Path, inbox: Path, most: int) -> tuple[bool, str]:
     return True, f"Accepted as proposal {kept + 1}. The trainer checks it again and tries it before it is used."
 
 
-def complaints(proposal: Any, schema: Mapping[str, Mapping[str, Any]], current: Mapping[str, Any]) -> list[str]:
+def complaints(proposal: Any, schema: Mapping[str, Mapping[str, Any]], current: Mapping[str, Any],
+               features: Sequence[str]) -> list[str]:
     """What is wrong with a parsed proposal, one sentence each: its base, its owner, its knobs, their bounds and steps."""
     wrong = []
     if proposal.base_generation != current["generation"]:
         wrong.append(f"base_generation is {proposal.base_generation}; the generation in force is {current['generation']}")
     if proposal.owner not in ("user", "env", "rl"):
         wrong.append(f"the changes belong to {proposal.owner}; one proposal changes what one of user, env, rl owns")
-    count = len(proposal.changes) + bool(proposal.rules) + bool(proposal.task_mix)
-    if count > MOST_CHANGES:
-        wrong.append(f"it makes {count} changes; allowed: {MOST_CHANGES}, rules and task mix counted as one each")
+    if proposal.count > MOST_CHANGES:
+        wrong.append(f"it makes {proposal.count} changes; allowed: {MOST_CHANGES}, rules and task mix counted as one each")
     for path, value in proposal.changes.items():
         wrong += _knob(path, value, schema, current["values"])
     if proposal.task_mix and proposal.task_mix.keys() != current["task_mix"].keys():
@@ -81,7 +88,17 @@ def complaints(proposal: Any, schema: Mapping[str, Mapping[str, Any]], current: 
         tomllib.loads(proposal.rules)
     except tomllib.TOMLDecodeError as error:
         wrong.append(f"rules are not TOML: {error}")
-    return wrong
+    return wrong + (_python(proposal.python, current, features) if proposal.python is not None else [])
+
+
+def _python(python: Any, current: Mapping[str, Any], features: Sequence[str]) -> list[str]:
+    if not current["python_rules"]:
+        return ["this run takes no rules in Python; give them as a list in `rules`"]
+    try:
+        check(python.code, python.reads, features)
+    except PythonError as error:
+        return [f"python: {error}"]
+    return []
 
 
 def _knob(path: str, value: float, schema: Mapping[str, Mapping[str, Any]], values: Mapping[str, float]) -> list[str]:

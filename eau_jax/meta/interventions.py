@@ -74,7 +74,8 @@ class Intervention:
         """What it changes, in words."""
         parts = [f"{name} {old:g} → {new:g}" if math.isfinite(old) else f"{name} {new:g}"
                  for pairs in (self.changes, self.task_mix) for name, (old, new) in pairs.items()]
-        return ", ".join(parts + (["other rules of the user"] if self.rules else [])) or "nothing that can be read"
+        steers = self.rules or (self.owner == "user" and not parts)   # rules in Python that were refused leave no rules
+        return ", ".join(parts + (["other rules of the user"] if steers else [])) or "nothing that can be read"
 
 
 def read(run: Path) -> tuple[Intervention, ...]:
@@ -129,7 +130,8 @@ def _pairs(run: Path, proposal: Mapping[str, Any], gate: Mapping[str, Any]) -> t
 
 def _owner(proposal: Mapping[str, Any]) -> str:
     owners = {path.split(".")[0] for path in proposal.get("changes", {})}
-    owners |= ({"user"} if proposal.get("rules") else set()) | ({"env"} if proposal.get("task_mix") else set())
+    steers = proposal.get("rules") or proposal.get("python")
+    owners |= ({"user"} if steers else set()) | ({"env"} if proposal.get("task_mix") else set())
     return "+".join(sorted(owners))
 
 

@@ -14,7 +14,8 @@ from typing import Any, Mapping
 OWNERS = ("user", "env", "rl", "infra", "checker", "policy", "none")
 MOST_BYTES = 65_536   # of a proposal's text
 MOST_CHANGES = 2      # knobs in one proposal
-FIELDS = {"base_generation", "changes", "rules", "task_mix", "diagnosis", "prediction", "ttl_updates", "why"}
+MOST_CODE = 8192      # characters of a rule in Python
+FIELDS = {"base_generation", "changes", "rules", "python", "task_mix", "diagnosis", "prediction", "ttl_updates", "why"}
 
 
 class ProposalError(ValueError):
@@ -54,6 +55,14 @@ class Prediction:
 
 
 @dataclasses.dataclass(frozen=True)
+class Python:
+    """Rules of the symbolic user as a function; `python_code` says what it may be."""
+
+    code: str
+    reads: Mapping[str, tuple[int, int]]  # {feature: (low, high)}
+
+
+@dataclasses.dataclass(frozen=True)
 class Proposal:
     """One bounded change. It is of one owner: user, env or rl."""
 
@@ -65,6 +74,7 @@ class Proposal:
     changes: Mapping[str, float]          # {knob: new value}
     rules: str = ""                       # TOML of the symbolic user's decision list; "": as it is
     task_mix: Mapping[str, float] = dataclasses.field(default_factory=dict)   # {bucket: share}; {}: as it is
+    python: Python | None = None          # in place of `rules`; once the gate has read it, `rules` holds what it comes to
     ttl_updates: int = 10                 # after which the change is judged
     why: str = ""
 
@@ -72,8 +82,18 @@ class Proposal:
     def owner(self) -> str:
         """Who owns what is changed; rules are the user's, the task mix is the environment's."""
         owners = {path.split(".")[0] for path in self.changes}
-        owners |= ({"user"} if self.rules else set()) | ({"env"} if self.task_mix else set())
+        owners |= ({"user"} if self.steers else set()) | ({"env"} if self.task_mix else set())
         return owners.pop() if len(owners) == 1 else "+".join(sorted(owners))
+
+    @property
+    def steers(self) -> bool:
+        """Whether it gives the user other rules, in whichever form."""
+        return bool(self.rules or self.python)
+
+    @property
+    def count(self) -> int:
+        """How many changes it makes: rules and task mix are one each."""
+        return len(self.changes) + self.steers + bool(self.task_mix)
 
     def record(self) -> dict[str, Any]:
         """As JSON values."""
@@ -102,12 +122,16 @@ def parse(text: str, id: str, author: str) -> Proposal:
     mix = {name: _number(value, f"task_mix[{name!r}]", 0, 1) for name, value in
            _mapping(fields.get("task_mix", {}), "task_mix").items()}
     rules = _text(fields.get("rules", ""), "rules", MOST_BYTES)
-    if not (changes or rules or mix):
-        raise ProposalError("the proposal changes nothing; give changes, rules or task_mix, or propose nothing at all")
+    python = _python(fields["python"]) if "python" in fields else None
+    if not (changes or rules or python or mix):
+        raise ProposalError("the proposal changes nothing; give changes, rules, python or task_mix, or propose nothing at "
+                            "all")
+    if rules and python:
+        raise ProposalError("the proposal has rules and python; give one of the two: it stands for all rules of the user")
     return Proposal(
         id=id, author=author, base_generation=_whole(fields["base_generation"], "base_generation", 0, 10**9),
         diagnosis=_diagnosis(fields["diagnosis"]), prediction=_prediction(fields["prediction"]), changes=changes, rules=rules,
-        task_mix=mix, ttl_updates=_whole(fields.get("ttl_updates", 10), "ttl_updates", 1, 100),
+        python=python, task_mix=mix, ttl_updates=_whole(fields.get("ttl_updates", 10), "ttl_updates", 1, 100),
         why=_text(fields.get("why", ""), "why", 4000))
 
 
@@ -146,6 +170,17 @@ def _diagnosis(given: Any) -> Diagnosis:
                   enumerate(_list(fields.get("tests", []), "diagnosis.tests", 20)))
     return Diagnosis(owner, _text(fields["fault"], "diagnosis.fault", 60),
                      _number(fields.get("confidence", 1.0), "diagnosis.confidence", 0, 1), tuple(evidence), tests)
+
+
+def _python(given: Any) -> Python:
+    fields = _object(given, "python", {"code", "reads"}, {"code", "reads"})
+    reads = {}
+    for feature, ends in _mapping(fields["reads"], "python.reads").items():
+        name = f"python.reads[{feature!r}]"
+        if not isinstance(ends, list) or len(ends) != 2:
+            raise ProposalError(f"{name} is {_shown(ends)}; it must be a list of two whole numbers, low and high")
+        reads[feature] = (_whole(ends[0], name, -10**9, 10**9), _whole(ends[1], name, -10**9, 10**9))
+    return Python(_text(fields["code"], "python.code", MOST_CODE), reads)
 
 
 def _prediction(given: Any) -> Prediction:

@@ -64,6 +64,7 @@ class Sources:
     step: int                                # updates done
     task_mix: Mapping[str, float] = dataclasses.field(default_factory=dict)   # {bucket: share}; {}: tasks have no buckets
     first: Mapping[str, float] = dataclasses.field(default_factory=dict)      # {knob: value} that the run began with
+    python_rules: bool = False               # rules in Python are taken
     cooldown: int = 0                        # updates for which what was changed stays as it is
     diagnosis: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     history: Sequence[Mapping[str, Any]] = ()   # earlier proposals and what became of them
@@ -87,7 +88,8 @@ def build(root: Path, sources: Sources, limits: Limits = Limits()) -> View:
              "knobs/schema.json": _json(schema(sources.knobs)),
              "knobs/current.json": _json({"generation": sources.generation, "step": sources.step,
                                           "values": knob.values(sources.knobs), "first": sources.first,
-                                          "task_mix": sources.task_mix, "cooldown": sources.cooldown}),
+                                          "task_mix": sources.task_mix, "cooldown": sources.cooldown,
+                                          "python_rules": sources.python_rules}),
              "rules/current.toml": sources.rules, "rules/own.toml": sources.env.rules,
              "rules/features.json": _json(list(sources.env.features)),
              "diagnosis.json": _json(sources.diagnosis), "history.json": _json(list(sources.history))}

@@ -26,7 +26,7 @@ from eau_jax.core.knobs import nearest
 from eau_jax.core.part import Reply
 from eau_jax.core.types import Array
 
-CAPACITY = 32                          # rules in a list
+CAPACITY = 128                         # rules in a list
 LOWEST, HIGHEST = -(2**31), 2**31 - 1  # an open end
 
 
