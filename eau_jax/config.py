@@ -15,7 +15,7 @@ from eau_jax.core import batching, knobs as knob
 from eau_jax.envs.tau2.message import ALONE
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
-from eau_jax.meta.rule_proposer import rules
+from eau_jax.meta import rule_proposer
 from eau_jax.models.config import LORA_TARGETS, Lora
 from eau_jax.samplers.jax_engine import JaxEngine
 from eau_jax.samplers.sglang import SGLang, refuse_filters
@@ -473,7 +473,7 @@ def _refuse_idle(config: Config) -> None:
         (meta.proposer is None, meta, "meta", tuple(vars(meta)), "meta.proposer is None"),
         (meta.proposer is not None and meta.proposer.at_once, meta, "meta", ("seconds", "tokens", "cost"),
          "this proposer answers at once"),
-        (meta.proposer is rules, meta, "meta", ("python_rules",), "this proposer writes no Python"),
+        (meta.proposer == rule_proposer.rules, meta, "meta", ("python_rules",), "this proposer writes no Python"),
         (meta.anchor_tasks == 0, meta, "meta", ("anchor_every",), "meta.anchor_tasks is 0"),
         (not {"wandb", "trackio"} & set(config.track.to), config.track, "track", ("project",), "track.to has neither wandb nor "
          "trackio"),
