@@ -107,7 +107,7 @@ def test_settings_that_cannot_work_are_refused(settings, message):
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\nGoodbye", r"lower LocalServer\(memory=...\)"),
     ("ImportError: libcuda.so.1: cannot open shared object file", "there is no usable CUDA here"),
     ("launch_server.py: error: unrecognized arguments: --nonsense", r"does not know that flag; see LocalServer\(arguments"),
-    ("I just do not want to", "I just do not want to; log:")])
+    ("I just do not want to", "I just do not want to; ended with status 1; log:")])
 def test_why_it_could_not_start(folder, tmp_path, says, message):
     made = process(local(tmp_path / "log", fails=says))
     with pytest.raises(ServerError, match=message) as caught:
@@ -202,6 +202,7 @@ def test_a_push_that_a_local_server_refuses_starts_it_again(tmp_path):
     np.testing.assert_allclose(completion.logprobs, said([5, 6], completion.tokens, 1), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_server_ends_when_its_owner_is_killed(folder, tmp_path):
     code = ("import sys, time\nfrom pathlib import Path\nfrom test_sglang_local import local, process\n"
             f"made = process(local(Path({str(tmp_path / 'log')!r})))\nmade.start(Path({str(folder)!r}), '0.1-x')\n"

@@ -221,7 +221,8 @@ def test_adapters_are_merged(tmp_path):
     adapters, frozen = lora.split(config, weights(QWEN3), jax.random.key(0))
     adapters = jax.tree.map(lambda leaf: leaf + 0.1, adapters)
     joined = lora.join(frozen, adapters)
-    folder = WeightStore(config, str(tmp_path)).write(joined, "0.1-x")
+    files = WeightStore(config, str(tmp_path))
+    folder = files.write(joined, "0.1-x")
     merged = jax.device_get(lora.merge(config, joined))
     jax.tree.map(np.testing.assert_array_equal, merged, hf.load(folder)[1])
 
@@ -263,5 +264,8 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_uses_is_not
     theirs, ours = other.write(PARAMS[0], "0.1-x"), mine.write(PARAMS[0], "0.1-y")
     assert theirs.is_dir() and ours.is_dir()
     other._lock.close()                                                       # as the system does for a process that ends
-    third = WeightStore(QWEN3, str(tmp_path)).write(PARAMS[0], "0.1-z")
-    assert not theirs.exists() and ours.is_dir() and third.is_dir()
+    third = WeightStore(QWEN3, str(tmp_path))
+    left = third.write(PARAMS[0], "0.1-z")
+    assert not theirs.exists() and ours.is_dir() and left.is_dir()
+    del third
+    assert not left.exists()                                                  # nothing outlives the process that wrote it

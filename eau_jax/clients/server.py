@@ -23,6 +23,7 @@ from eau_jax.core.types import InfraError
 MARGIN = 8        # tokens of context beyond the longest history; servers keep a few for themselves
 GRACE_S = 15      # seconds between asking a server to end and ending it
 POLL_S = 0.2      # between two looks whether it is ready
+LOG_END = 20_000  # bytes of its log in which the reason is looked for
 JAX_SERVER = Path(__file__).with_name("sglang_jax_serve.py")
 GUARD = """
 import os, signal, subprocess, sys, threading
@@ -191,10 +192,14 @@ class ServerProcess:
 
     def last_words(self) -> str:
         """The last error in its log, or its last line, and what mends it where that is known."""
-        said = self.log.read_text(encoding="utf-8", errors="replace")[-20000:] if self.log.is_file() else ""
+        said = ""
+        if self.log.is_file():
+            with open(self.log, "rb") as log:
+                log.seek(max(0, self.log.stat().st_size - LOG_END))
+                said = log.read().decode(errors="replace")
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         errors = [line for line in lines if re.search(r"(Error|Exception)\b|\berror:", line)]
-        last = (errors[-1:] or lines[-1:] or ["it said nothing"])[0][:300]
+        last = (errors[-1] if errors else "; ".join(lines[-2:]) or "it said nothing")[:300]
         fix = next((f"; {fix}" for pattern, fix in FIXES if re.search(pattern, last, re.IGNORECASE)), "")
         return f"{last}{fix}; log: {self.log}"
 

@@ -94,13 +94,15 @@ class Fleet:
 
     async def _mend(self, server: Server) -> None:
         """A server that has failed, or holds other weights than ours, is brought back."""
-        if not server.doubtful and (server.process is None or server.process.running()):
+        if _sound(server):
             return
         async with await server.locks.get():
+            if _sound(server):
+                return   # somebody else has seen to it
             if server.process is not None:
                 if not server.process.running() or not await asyncio.to_thread(server.process.healthy, HEALTH_S):
                     await self._restart(server)
-            elif server.doubtful and await self._holds(server) not in (None, self._label):
+            elif await self._holds(server) not in (None, self._label):
                 await self._update(server)
             server.doubtful = False
 
@@ -195,6 +197,10 @@ class Fleet:
         for server in self.servers:
             if server.process is not None:
                 await asyncio.to_thread(server.process.stop)
+
+
+def _sound(server: Server) -> bool:
+    return not server.doubtful and (server.process is None or server.process.running())
 
 
 def _hint(error: CallError) -> str:

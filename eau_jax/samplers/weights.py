@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ class WeightStore:
                 self._home.chmod(0o755)   # servers of another user may read it
             self._lock = open(self._home / "lock", "w")
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+            weakref.finalize(self, shutil.rmtree, self._home, ignore_errors=True)   # at the latest when the process ends
         return self._home
 
     def _roomy(self) -> Path:

@@ -6,9 +6,10 @@ import json
 import os
 import sys
 
-from sglang_server import main
-
 switches = json.loads(os.environ.get("SCRIPTED", "{}"))
 if "fails" in switches:
     sys.exit(switches["fails"])
+
+from sglang_server import main
+
 main(sys.argv[1:], switches)
