@@ -65,12 +65,6 @@ def test_a_profile_of_an_update_that_is_not_made_is_refused(chosen):
     timing.check_profile((1, 4), 1, 4)
 
 
-def test_the_launcher_and_the_manifest_resume_on_the_exit_status_of_a_stopped_run():
-    assert train.STOPPED == 143
-    assert "stopped=143" in (ROOT / "tpu" / "common.sh").read_text()
-    assert "values: [143]" in (ROOT / "tpu" / "jobset.yaml").read_text()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_asked_to_stop_saves_at_the_next_boundary_and_says_so_by_its_exit_status(tmp_path, signal_sent):
