@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from eau_jax import bench_meta_command, eval_command
+from eau_jax import bench_meta_command, eval_command, synth_command
 from eau_jax.config import Config, ConfigError
 from eau_jax.config_file import call, changed, load_config, load_method, placed, runnable
 from eau_jax.core import knobs as knob
@@ -37,6 +37,7 @@ HELP = """usage: eau-jax COMMAND ...
   compare A B ..  finished evaluations side by side, paired by task
   compare-methods STUDY   methods x environments x seeds: runs what is missing and writes a page with intervals
   bench-meta [SUITE]      faults put into runs on purpose: what a meta-agent finds and mends
+  synth PLAN      tasks with checkers out of a domain's description, a Python file with `plan() -> SynthPlan`
   data FOLDER     checks a folder of upstream benchmark files, and says where to get what is missing
   export RUN DIR  a run's policy as a Hugging Face folder
   report RUN      a page with curves, changes, knob history and dialogues; of an evaluation, a page with tables
@@ -181,10 +182,12 @@ def _run(arguments: list[str]) -> int:
         return _compare_methods(rest)
     if command == "bench-meta":
         return bench_meta_command.run(rest)
+    if command == "synth":
+        return synth_command.run(rest)
     commands = {"export": Export, "report": Report, "chat": Chat, "compare": Compare, "data": Data, "watch": Show,
                 "audit": Audit}
     if command not in commands:
-        known = [*commands, "plan", "train", "sft", "campaign", "eval", "compare-methods", "bench-meta"]
+        known = [*commands, "plan", "train", "sft", "campaign", "eval", "compare-methods", "bench-meta", "synth"]
         raise ConfigError(f"unknown command {command!r}{knob.nearest(command, known)}")
     given = tyro.cli(commands[command], prog=f"eau-jax {command}", args=rest)
     if isinstance(given, Report):

@@ -7,6 +7,7 @@ import random
 from eau_jax.synth.domain import Atom, Domain
 from eau_jax.synth.record import PlanItem, Skeleton, seed_of
 
+TEST_SHARE = 5           # one combination in this many is held out, and so are the names that its worlds use
 KNOWN = 20_000           # combinations of one kind beyond which they are drawn at random
 
 
@@ -30,8 +31,9 @@ def compose(domain: Domain, item: PlanItem, seed: int) -> Skeleton:
                          "size or outcome out")
     place = seed_of(seed, "place", item.cell["persona"], item.cell["distractors"]) + item.rank
     atoms = list(found[place % len(found)])
+    split = "test" if seed_of(sorted(atoms)) % TEST_SHARE == 0 else "train"
     random.Random(item.seed).shuffle(atoms)
-    return Skeleton(tuple(_in_order(domain, atoms)), item.cell, item.seed)
+    return Skeleton(tuple(_in_order(domain, atoms)), {**item.cell, "split": split}, item.seed)
 
 
 @functools.lru_cache(maxsize=256)
@@ -53,7 +55,7 @@ def _fitting(atoms: tuple[Atom, ...], outcome: str, size: int):
 
 
 def _in_order(domain: Domain, atoms: list[str]) -> list[str]:
-    """The same atoms, each after the one that it requires, and questions not first where there is something else."""
+    """The same atoms, each after the one that it requires."""
     done: list[str] = []
     for name in atoms:
         before = domain.atom(name).requires

@@ -4,16 +4,19 @@ The checker is compiled from the records that the gold plan leaves. It agrees wi
 gold actions, and says besides which fields differ.
 """
 
+import json
 from typing import Any, Mapping, NamedTuple, Sequence
 
+from eau_jax.core.part import Act, TimeStep
 from eau_jax.core.types import Task
 from eau_jax.envs.tau2 import call as tau2_call
 from eau_jax.envs.tau2.data import check
 from eau_jax.envs.tau2.database import Base, Changed, View
 from eau_jax.envs.tau2.domain import Domain
 from eau_jax.envs.tau2.evaluate import start
+from eau_jax.envs.tau2.user import Do
 from eau_jax.synth.domain import Place, Result, Step, Verdict
-from eau_jax.synth.record import digest
+from eau_jax.synth.record import canonical, digest
 
 VERSION = 1
 
@@ -25,6 +28,19 @@ class Checker(NamedTuple):
     ignore: list[list[str]]        # [table, field] that may hold anything
     communicate: list[str]         # strings of which each occurs in some message of the agent
     version: int = VERSION
+
+
+def heard(task: Task, act: Act, time_step: TimeStep) -> Step | None:
+    """The tool call in an agent's message."""
+    if int(act.code) != Do.CALL:
+        return None
+    content = json.loads(act.call)
+    return Step(content["name"], content["arguments"])
+
+
+def files(domain: Domain) -> dict[str, str]:
+    """The database and the policy, as upstream's domain folders have them."""
+    return {"db.json": canonical(domain.base) + "\n", "policy.md": domain.policy + "\n"}
 
 
 def compiled(final: Changed, base: Base, communicate: Sequence[str]) -> Checker:
@@ -77,6 +93,11 @@ class DatabaseCase:
             self._checker = compiled(state, self._domain.base, self._said)
         return self._checker
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """The checker as JSON values."""
+        return {"mode": "state", **self.checker._asdict()}
+
     def call(self, state: Changed, step: Step) -> Result:
         tools = self._domain.user_tools if step.who == "user" else self._domain.tools
         result = tau2_call.call(tools, self._domain.base, state, step.tool, step.arguments)
@@ -84,6 +105,15 @@ class DatabaseCase:
 
     def judge(self, state: Changed, steps: Sequence[Step], said: Sequence[str]) -> Verdict:
         return judge(self.checker, self._domain.base, state, said)
+
+    def passes(self, plans: Sequence[Sequence[Step]], said: Sequence[str]) -> list[bool]:
+        found = []
+        for steps in plans:
+            state = self.start
+            for step in steps:
+                state = self.call(state, step).state
+            found.append(self.judge(state, steps, said).solved)
+        return found
 
     def digest(self, state: Changed) -> str:
         return digest(compiled(state, self._domain.base, ()).final)

@@ -47,11 +47,18 @@ class Case(Protocol):
 
     start: State
 
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """The checker as JSON values."""
+
     def call(self, state: State, step: Step) -> Result:
         """One tool call."""
 
     def judge(self, state: State, steps: Sequence[Step], said: Sequence[str]) -> Verdict:
         """The task's own checker, on the last state, the calls made and the agent's words."""
+
+    def passes(self, plans: Sequence[Sequence[Step]], said: Sequence[str]) -> list[bool]:
+        """Whether the checker passes after each of several plans, with the same words."""
 
     def digest(self, state: State) -> str:
         """The same for equal states, in every process."""
@@ -161,6 +168,7 @@ class Domain(NamedTuple):
 
     name: str
     version: int
+    where: str                     # "package.module:NAME" or "FILE.py:NAME": other processes find the domain there
     actions: Mapping[str, Action]
     rules: tuple[Rule, ...]
     atoms: tuple[Atom, ...]
@@ -170,8 +178,10 @@ class Domain(NamedTuple):
     build: Callable[[random.Random, Mapping[str, Any]], Any]             # (rng, cell) -> a world being built
     record: Callable[..., Record]                                        # (world, gold steps, wishes) -> the task
     case: Callable[[Record], Case]                                       # raises ValueError for an unsound task
-    finish: Callable[..., Record]                                        # (instance, texts) -> the task with its texts
-    env: Env                       # where its tasks are played
+    finish: Callable[..., Record]                                        # (instance, texts, persona) -> the whole task
+    env: Env                       # where its tasks are played; its `expert` is the oracle
+    heard: Callable[..., Step | None]                                    # (task, act, time step) -> the call that was made
+    files: Callable[[], Mapping[str, str]]                               # name -> text of what belongs to all tasks
     samples: Callable[[random.Random], tuple[Case, State]]               # a random state, for `probe`
     arguments: Callable[[Case, State, str, random.Random], Mapping[str, Any]]   # random arguments of a tool
     limit: int = 50                # agent messages of an episode

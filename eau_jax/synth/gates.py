@@ -3,7 +3,6 @@
     SCHEMA      the task is unsound, or an invariant does not hold
     TRIVIAL0    a goal holds at the start, or the checker passes there
     UNSOLVABLE  a gold step fails, or the checker does not pass after the last
-    NONDET      another process gets to another state
     REDUNDANT   a step could be left out
     TRIVIAL1    an agent that does not try passes more often than once in a hundred times
     WEAKCHECK   the checker lets wrong plans pass
@@ -11,11 +10,12 @@
     AMBIG       the user's description fits more than one record, or none
     POLICY      the gold plan breaks a rule, or what is refused breaks none
 
-The order of the steps (G6) rejects nothing: it is written down. `gates_text` has the gates on texts and conversations.
+The order of the steps (G6) rejects nothing: it is written down. `replay` has the gate that needs another process (NONDET),
+`gates_text` those on texts and conversations (LEAK, CONTAM, USERBLOCK).
 """
 
 import random
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from eau_jax.synth.domain import Case, Domain, Look, Step, Verdict, Wish, steps_of
 from eau_jax.synth.ground import gold
@@ -174,12 +174,8 @@ GATES: tuple[Callable[[Subject], Reject | None], ...] = (
     is_sound, is_open, is_solvable, is_derivable, is_minimal, orders, is_unique, obeys, resists, discerns)
 
 
-def gate(domain: Domain, instance: Instance, elsewhere: Callable[[Mapping[str, Any]], str] | None = None) -> Report:
-    """The report of the gates on one task.
-
-    Args:
-      elsewhere: task and gold plan as JSON values -> the digest of the last state, computed in another process (G4).
-    """
+def gate(domain: Domain, instance: Instance) -> Report:
+    """The report of the gates on one task; `measures["final"]` is the digest of the gold state, for G4."""
     try:
         this = subject(domain, instance)
     except ValueError as error:
@@ -188,8 +184,4 @@ def gate(domain: Domain, instance: Instance, elsewhere: Callable[[Mapping[str, A
         rejected = each(this)
         if rejected is not None:
             return Report(rejected.code, rejected.detail, this.measures)
-    if elsewhere is not None:
-        found = elsewhere({"record": instance.record, "plan": [list(step) for step in this.plan]})
-        if found != this.measures["final"]:
-            return Report("NONDET", f"another process ends in {found}, this one in {this.measures['final']}", this.measures)
     return Report("", "", this.measures)

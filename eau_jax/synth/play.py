@@ -5,14 +5,13 @@ turn
 at a time that is ten times as fast as a compiled function. A test holds both to the same answers.
 """
 
-import random
 from typing import Any, Callable, Mapping
 
 import jax
 import numpy as np
 
-from eau_jax.core.part import Env
 from eau_jax.core.types import InfraError, StopReason, Task
+from eau_jax.synth.domain import Domain
 from eau_jax.synth.record import Rollout
 from eau_jax.users.rules import Rules, compile_rules
 
@@ -30,8 +29,9 @@ def decide(rules: Rules, features: np.ndarray) -> int:
 class Stage:
     """Plays tasks of one environment; made once for a domain, since rules are compiled and tools described once."""
 
-    def __init__(self, env: Env):
-        self.env = env
+    def __init__(self, domain: Domain):
+        env = self.env = domain.env
+        self.heard = domain.heard
         self.rules = compile_rules(env.rules, env.features)
         self._step = None if env.host else jax.jit(env.step)
         self._observe = env.observe if env.host else jax.jit(env.observe)
@@ -65,18 +65,15 @@ class Stage:
                     state, step = jax.tree.map(np.asarray, moved)
                 text = env.render(task, act, step, state, seed + len(turns))
                 told = env.disclosed(task, int(step.disclosed), seed + len(turns))
-                turns.append({"agent": said, "reply": text, "by": "tool" if step.tool else "user", "told": list(told)})
+                call = self.heard(task, act, step)
+                turns.append({"agent": said, "reply": text, "by": "tool" if step.tool else "user", "told": list(told),
+                              "call": None if call is None else list(call)})
                 if step.done:
                     return Rollout(name, persona, STOPS[int(step.stop) - 1].value, bool(step.success), tuple(turns))
         except InfraError as error:
             return Rollout(name, persona, StopReason.INFRA_ERROR.value, False, tuple(turns), str(error))
 
 
-def task_of(domain: str, env: Env, record: Mapping[str, Any]) -> Task:
+def task_of(domain: Domain, record: Mapping[str, Any]) -> Task:
     """A record as the environment wants it."""
-    return Task(id=record["id"], env=env.name, data=record)
-
-
-def draws(seed: int) -> random.Random:
-    """Draws for what is no conversation."""
-    return random.Random(seed)
+    return Task(id=record["id"], env=domain.env.name, data=record)

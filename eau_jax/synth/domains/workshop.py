@@ -11,12 +11,12 @@ from typing import Any, Mapping
 from eau_jax.envs.tau2.database import View
 from eau_jax.envs.tau2.domain import Domain as Tau2Domain
 from eau_jax.envs.tau2.world import world as tau2_world
-from eau_jax.synth.database import DatabaseCase
+from eau_jax.synth.database import DatabaseCase, files, heard
 from eau_jax.synth.domain import Action, Domain, Invariant, Look, Need, Param, Persona, Place, Rule, State
 from eau_jax.synth.domains.workshop_atoms import ATOMS, World
 from eau_jax.synth.domains.workshop_tools import (
     BASE, DAYS, KINDS, OPEN, PARTS, PAYMENTS, PLACES, REASONS, SERVICES, SHAPES, SOON, next_id, workshop_tools)
-from eau_jax.synth.oracle import oracle
+from eau_jax.synth.oracle import agents
 from eau_jax.synth.user import finish, task_record
 
 E_BIKES_NOT_FOR = ("wheel truing", "gear tuning")
@@ -168,7 +168,7 @@ TYPES = {"bike_id": "bike_id", "bikes": "bike_id", "order_id": "order_id", "orde
 
 def samples(rng: random.Random) -> tuple[DatabaseCase, State]:
     """A random state: three customers with bikes and repairs of every status, on which a few random calls were made."""
-    world = World(rng, {"distractors": 2})
+    world = World(rng, {"distractors": 2, "split": "train"})
     for status in ("booked", "booked", "in work", "ready", "collected", "cancelled"):
         world.order(status, claim=rng.choice((None, None, "paint")), moved=rng.random() < 0.3, day=rng.choice(DAYS[:6]))
     world.bike()
@@ -183,8 +183,8 @@ def arguments(case: DatabaseCase, state: State, tool: str, rng: random.Random) -
     keys = lambda table, none: rng.choice([*(key for key, _ in case.rows(state, table)), none])
     user = rng.choice(case.rows(state, "users"))[1]
     draw = {"user_id": lambda: keys("users", "nobody_1"), "bike_id": lambda: keys("bikes", "B00000"),
-            "order_id": lambda: keys("orders",
-                                     "R00000"), "day": lambda: rng.choice(DAYS), "payment": lambda: rng.choice(PAYMENTS),
+            "order_id": lambda: keys("orders", "R00000"), "day": lambda: rng.choice(DAYS),
+            "payment": lambda: rng.choice(PAYMENTS),
             "service": lambda: rng.choice(tuple(SERVICES)), "reason": lambda: rng.choice(REASONS),
             "part": lambda: rng.choice(PARTS), "kind": lambda: rng.choice(KINDS), "brand": lambda: rng.choice(World.BRANDS),
             "colour": lambda: rng.choice(World.COLOURS), "phone": lambda: f"555-{rng.randrange(10000):04d}",
@@ -198,9 +198,10 @@ def case(record: Mapping[str, Any]) -> DatabaseCase:
     return DatabaseCase(TAU2, record)
 
 
-ENV = tau2_world(TAU2)
+ORACLE, NOVICE = agents()
 workshop = Domain(
-    name="workshop", version=1, actions=ACTIONS, rules=RULES, atoms=ATOMS, invariants=INVARIANTS, types=TYPES,
-    personas=PERSONAS, build=World, record=lambda world, plan, wishes: task_record("workshop", world.finished(), plan,
-                                                                                   wishes),
-    case=case, finish=finish, env=ENV._replace(expert=oracle), samples=samples, arguments=arguments)
+    name="workshop", version=1, where="eau_jax.synth.domains.workshop:workshop", actions=ACTIONS, rules=RULES, atoms=ATOMS,
+    invariants=INVARIANTS, types=TYPES, personas=PERSONAS, build=World,
+    record=lambda world, plan, wishes: task_record("workshop", world.finished(), plan, wishes), case=case, finish=finish,
+    env=tau2_world(TAU2)._replace(expert=ORACLE, novice=NOVICE), heard=heard, files=lambda: files(TAU2), samples=samples,
+    arguments=arguments)

@@ -30,7 +30,7 @@ class World:
         self.rows: dict[str, dict[str, Any]] = {"users": {}, "bikes": {}, "orders": {}, "days": {}}
         self._numbers = rng.sample(range(10001, 99998), 96)
         self._looks = rng.sample([(brand, colour) for brand in self.BRANDS for colour in self.COLOURS], 48)
-        first, last = rng.choice(_FIRST), rng.choice(_LAST)
+        first, last = rng.choice(_FIRST), rng.choice(_LAST[cell["split"] == "test"::2])
         self.user = self.person(first, last)
         self.used: dict[str, int] = {}          # day -> places that the task takes
         name = f"{first} {last}"
@@ -175,7 +175,8 @@ def _booking(world: World, bike: Mapping[str, Any], service: str) -> Wish:
     goal = [[["orders", "@.order_id", name], value] for name, value in given.items()]
     slots = [["details", "service", service], ["details", "day", day]]
     shows = _looked_up(bike) if "frame" in bike else []
-    return Wish("", [["book_repair", given, "agent"]], goal, slots, [["bikes", bike["bike_id"], _looks(bike)]], shows, [], "",
+    return Wish("", [["book_repair", given, "agent"]], goal, slots, [["bikes", bike["bike_id"], _looks(bike)]], shows, [],
+                "",
                 [], {"which": f"{bike['colour']} {bike['brand']}"})
 
 
@@ -216,9 +217,8 @@ _LATE = lambda world, rng: {"day": rng.choice(SOON)}
 ATOMS = (
     Atom("book", "booking", "book", "write", _books, _BOOK, details=_BOOKED_TEXT),
     Atom("add_bike", "account", "add_bike", "write", _adds, (
-        "I have got a new bike and want it in your books.", "Please enter another bike of mine.", "There is a bike of mine
-        that "
-        "you do not know yet."), details=("It is a {colour} {brand}, a {kind}.", "A {kind} by {brand}, {colour}.")),
+        "I have got a new bike and want it in your books.", "Please enter another bike of mine.", "There is a bike of mine "
+        "that you do not know yet."), details=("It is a {colour} {brand}, a {kind}.", "A {kind} by {brand}, {colour}.")),
     Atom("book_new", "booking", "book_new", "write", _books_new, (
         "And I want to book a repair for the new bike.", "The new bike needs some work, too.", "Then book a repair for it."),
         details=_BOOKED_TEXT, requires="add_bike"),

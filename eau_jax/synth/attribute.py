@@ -1,0 +1,264 @@
+"""Attribute: whose fault it is that a conversation failed. Execution decides; the first that applies, in this order:
+
+    infra     something outside the agent's control failed
+    env       a gold step fails now
+    checker   the gold plan does not pass now; or all that the user wanted was done, and the checker says no
+    user      told what was never disclosed, made something up, or left before what was agreed on was done
+    agent     policy, grounding, over_action, recovery, missing_question, missing_write, unsaid, gave_up
+    task      of several conversations: the oracle fails as well (`attribute_all`)
+
+`last_hope` is the counterfactual: from which turn on even a perfect agent could not have succeeded.
+"""
+
+import re
+from typing import Any, Iterable, NamedTuple, Sequence
+
+from eau_jax.core.types import StopReason
+from eau_jax.synth.domain import Case, Domain, Look, State, Step, Wish
+from eau_jax.synth.ground import gold
+from eau_jax.synth.record import Fault, Instance, Rollout, Scenario
+from eau_jax.synth.search import Seen, note, told
+from eau_jax.synth.user import hard
+
+_TOKEN = re.compile(r"[#\w@.-]*\d[\w@-]*")
+STOP = "###STOP###"
+
+
+class Trace(NamedTuple):
+    """A conversation, carried out again."""
+
+    steps: tuple[Step, ...]
+    turns: tuple[int, ...]             # turn of each step
+    states: tuple[State, ...]          # before the first step, and after each
+    failed: tuple[bool, ...]
+    texts: tuple[str, ...]             # what each step returned
+    said: tuple[str, ...]              # the agent's words
+
+
+def attribute(domain: Domain, instance: Instance, scenario: Scenario, rollout: Rollout) -> Fault:
+    """The fault of one conversation; side "none" where it succeeded."""
+    if rollout.stop == StopReason.INFRA_ERROR.value:
+        return Fault("infra", "infra", rollout.error)
+    if rollout.success:
+        return Fault("none", "none", "")
+    case, wishes, plan = domain.case(instance.record), [Wish(**each) for each in instance.wishes], gold(instance)
+    trace = traced(case, rollout)
+    return (_gold_fault(case, wishes, plan) or _checker_fault(domain, case, wishes, trace)
+            or user_fault(scenario, rollout, trace) or agent_fault(domain, case, instance, wishes, plan, rollout, trace))
+
+
+def traced(case: Case, rollout: Rollout) -> Trace:
+    """Every call of a conversation, carried out again."""
+    states, failed, texts, steps, places = [case.start], [], [], [], []
+    for place, turn in enumerate(rollout.turns):
+        if turn["call"] is not None:
+            step = Step(*turn["call"])
+            result = case.call(states[-1], step)
+            states.append(result.state)
+            failed.append(result.failed)
+            texts.append(result.text)
+            steps.append(step)
+            places.append(place)
+    said = tuple(turn["agent"] for turn in rollout.turns if turn["call"] is None)
+    return Trace(tuple(steps), tuple(places), tuple(states), tuple(failed), tuple(texts), said)
+
+
+def _gold_fault(case: Case, wishes: Sequence[Wish], plan: Sequence[Step]) -> Fault | None:
+    state = case.start
+    for step in plan:
+        result = case.call(state, step)
+        if result.failed:
+            return Fault("env", "gold_fails", f"{step.tool}: {result.text}")
+        state = result.state
+    verdict = case.judge(state, plan, [each for wish in wishes for each in wish.tell])
+    return None if verdict.solved else Fault("checker", "gold_rejected", "; ".join(verdict.evidence))
+
+
+def _checker_fault(domain: Domain, case: Case, wishes: Sequence[Wish], trace: Trace) -> Fault | None:
+    """A false negative: everything that was wanted is done and said, nothing else has changed, no rule was broken."""
+    final = trace.states[-1]
+    granted = all(case.value(final, tuple(place)) == value for wish in wishes for place, value in wish.goal)
+    text = " ".join(trace.said).lower().replace(",", "")
+    heard = all(each.lower() in text for wish in wishes for each in wish.tell)
+    if not granted or not heard or case.judge(final, trace.steps, trace.said).solved:
+        return None
+    wanted = {place for wish in wishes for place, _ in map(tuple, wish.goal) for place in [tuple(place)]}
+    gold_changes = set(case.changes(case.start, _after(case, [Step(*step) for wish in wishes for step in wish.steps])))
+    extra = set(case.changes(case.start, final)) - gold_changes - wanted
+    if extra or _broken(domain, case, trace):
+        return None
+    differs = "; ".join(case.judge(final, trace.steps, trace.said).evidence)
+    return Fault("checker", "false_negative", f"all wishes are granted; the checker finds: {differs}")
+
+
+def _after(case: Case, steps: Iterable[Step]) -> State:
+    state = case.start
+    for step in steps:
+        state = case.call(state, step).state
+    return state
+
+
+def user_fault(scenario: Scenario, rollout: Rollout, trace: Trace) -> Fault | None:
+    """What the user said that the rules had not disclosed or that nobody knows, or a stop that came too early."""
+    told_so_far, heard = set(), set()
+    goals = scenario.record["user"]["goals"] if "user" in scenario.record else []
+    secret = {value for goal in goals for part in goal["values"] for value in part}
+    secret |= {fact[1] for fact in scenario.record.get("user", {}).get("facts", {}).values()}
+    known = set(_TOKEN.findall(" ".join(_texts(scenario.record["user_scenario"])).lower()))
+    for place, turn in enumerate(rollout.turns):
+        heard |= set(_TOKEN.findall(turn["agent"].lower()))
+        if turn["by"] != "user":
+            continue
+        told_so_far |= set(turn["told"])
+        early = next((value for value in sorted(secret) if hard(value) and value in turn["reply"]
+                      and value not in told_so_far
+                      and value.lower() not in heard), None)
+        if early is not None:
+            return Fault("user", "early_secret", f"told {early} before the rules disclosed it", place)
+        made_up = set(_TOKEN.findall(turn["reply"].lower())) - known - heard - {value.lower() for value in told_so_far}
+        if made_up:
+            return Fault("user", "unsupported", f"said {', '.join(sorted(made_up))}, which nobody knows", place)
+    last = rollout.turns[-1] if rollout.turns else None
+    if last is not None and last["by"] == "user" and STOP in last["reply"]:
+        agreed = _agreed(goals, rollout)
+        if agreed:
+            return Fault("user", "premature_stop", f"left before what was agreed on was done: {agreed}",
+                         len(rollout.turns) - 1)
+    return None
+
+
+def _agreed(goals: Sequence[Any], rollout: Rollout) -> str:
+    """The write that the agent proposed last and never made, where the user ended the talk right after agreeing to it."""
+    if len(rollout.turns) < 2 or rollout.turns[-1]["call"] is not None:
+        return ""
+    before, last = rollout.turns[-2], rollout.turns[-1]
+    if before["by"] != "user" or not before["reply"].lower().startswith("yes"):
+        return ""
+    open_goals = [goal["tool"] for goal in goals if goal["tool"] and not any(
+        turn["call"] and turn["call"][0] == goal["tool"] and turn["call"][1] == goal["arguments"] for turn in rollout.turns)]
+    claims = re.search(r"\b(else|done|completed)\b", last["agent"].lower())
+    return open_goals[0] if open_goals and not claims else ""
+
+
+def agent_fault(domain: Domain, case: Case, instance: Instance, wishes: Sequence[Wish], plan: Sequence[Step],
+                rollout: Rollout,
+                trace: Trace) -> Fault:
+    """What the agent did wrong first, compared with the gold plan."""
+    turn = last_hope(case, wishes, plan, trace)
+    broken = _broken(domain, case, trace)
+    if broken:
+        return Fault("agent", "policy", broken[1], trace.turns[broken[0]])
+    wrong = _wrong_write(domain, case, wishes, instance, plan, trace)
+    if wrong is not None:
+        return wrong
+    missing = [step for step in plan if domain.actions[step.tool].kind == "write"
+               and not any(made.key == step.key and not failed for made, failed in zip(trace.steps, trace.failed))]
+    for step in missing:
+        tried = [place for place, made in enumerate(trace.steps) if made.tool == step.tool and trace.failed[place]]
+        if tried:
+            return Fault("agent", "recovery",
+                         f"{step.tool} failed ({trace.texts[tried[-1]][:100]}) and was not tried rightly",
+                         trace.turns[tried[-1]])
+    given = {value for line in rollout.turns for value in line["told"]}
+    for step in missing:
+        wish = next((wish for wish in wishes if any(Step(*each).key == step.key for each in wish.steps)), None)
+        left = [value for _, _, value in wish.slots if hard(value) and value not in given] if wish else []
+        if left:
+            asked = _asked_in_vain(rollout)
+            if asked is not None:
+                return Fault("user", "withheld", f"was asked and did not tell {', '.join(left)}", asked)
+            return Fault("agent", "missing_question", f"{', '.join(left)} was never asked for", turn)
+    if missing:
+        return Fault("agent", "missing_write", f"{missing[0].tool} was never made", turn)
+    heard = " ".join(trace.said).lower().replace(",", "")
+    unsaid = [each for wish in wishes for each in wish.tell if each.lower() not in heard]
+    if unsaid:
+        return Fault("agent", "unsaid", f"{', '.join(unsaid)} was never said", turn)
+    return Fault("agent", "gave_up", f"the conversation ended with {rollout.stop}", len(rollout.turns) - 1)
+
+
+def _wrong_write(domain: Domain, case: Case, wishes: Sequence[Wish], instance: Instance, plan: Sequence[Step],
+                 trace: Trace) -> Fault | None:
+    """The first write that succeeded and is not in the gold plan."""
+    wanted = {step.key: step for step in plan}
+    seen, tellable = {}, told(wishes, instance.facts)
+    for place, step in enumerate(trace.steps):
+        action = domain.actions.get(step.tool)
+        if action is not None and action.kind == "write" and not trace.failed[place] and step.key not in wanted:
+            meant = [each for each in plan if each.tool == step.tool]
+            if not meant:
+                return Fault("agent", "over_action", f"nobody wanted {step.tool}", trace.turns[place])
+            wrong = [name for name, value in meant[0].arguments.items() if step.arguments.get(name) != value]
+            known = all(_is_known(action.params[name].type, meant[0].arguments[name], seen, tellable) for name in wrong
+                        if name in action.params)
+            label = "grounding" if known else "guess"
+            return Fault("agent", label, f"{step.tool}: wrong {', '.join(wrong)}; the right value was "
+                         f"{'known' if known else 'not known yet'}", trace.turns[place])
+        if action is not None and not trace.failed[place]:
+            note(domain, step, trace.texts[place], seen)
+    return None
+
+
+def _is_known(kind: str, value: Any, seen: Seen, tellable: Seen) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return all(str(each) in seen.get(kind, ()) or str(each) in tellable.get(kind, ()) for each in values)
+
+
+def _broken(domain: Domain, case: Case, trace: Trace) -> tuple[int, str] | None:
+    """(place of the first step that breaks a rule and succeeded, which rule)."""
+    seen: Seen = {}
+    for place, step in enumerate(trace.steps):
+        if step.tool not in domain.actions or trace.failed[place]:
+            continue
+        look = Look(case, trace.states[place], step, seen)
+        rule = next((rule.id for rule in domain.rules if rule.breaks(look)), None)
+        if rule is not None:
+            return place, f"{step.tool} breaks the rule {rule!r}"
+        note(domain, step, trace.texts[place], seen)
+    return None
+
+
+def _asked_in_vain(rollout: Rollout) -> int | None:
+    """A turn in which the agent asked and the user told nothing."""
+    return next((place for place, turn in enumerate(rollout.turns) if turn["by"] == "user" and "?" in turn["agent"]
+                 and not turn["told"] and re.search(r"rather not|cannot tell", turn["reply"])), None)
+
+
+def last_hope(case: Case, wishes: Sequence[Wish], plan: Sequence[Step], trace: Trace) -> int:
+    """The turn after which no gold step, in the plan's order and those made left out, leads to success any more; -1: to
+    the end
+    it could have."""
+    said = [each for wish in wishes for each in wish.tell]
+    for place in range(len(trace.steps) + 1):
+        made = {step.key for step, failed in zip(trace.steps[:place], trace.failed) if not failed}
+        state, rest = trace.states[place], [step for step in plan if step.key not in made]
+        for step in rest:
+            state = case.call(state, step).state
+        if not case.judge(state, (*trace.steps[:place], *rest), said).solved:
+            return trace.turns[place - 1] if place else 0
+    return -1
+
+
+def attribute_all(oracle: Sequence[Fault], others: Sequence[Fault]) -> Fault:
+    """What several conversations about one task say together: whether the task is at fault, or hard.
+
+    Args:
+      oracle: of the oracle's conversations, successes as "none".
+      others: of policies that may learn from it, infrastructure failures included.
+    """
+    counted = [fault for fault in others if fault.side != "infra"]
+    blocked = [fault for fault in oracle if fault.side not in ("none", "infra")]
+    if blocked and len(blocked) == sum(fault.side != "infra" for fault in oracle):
+        return Fault("task", "oracle_fails", f"the oracle failed {len(blocked)} of {len(blocked)} times")
+    users = [fault for fault in counted if fault.side == "user"]
+    if len(users) * 2 > len(counted) > 0:
+        return Fault("user", users[0].label, f"the user was at fault in {len(users)} of {len(counted)} conversations")
+    if counted and all(fault.side != "none" for fault in counted):
+        return Fault("agent", "deferred", f"hard: failed {len(counted)} of {len(counted)} times, and the oracle passes")
+    return Fault("none", "none", "")
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        return [value]
+    return [text for item in value.values() for text in _texts(item)] if isinstance(value, dict) else []

@@ -1,0 +1,205 @@
+"""Runs a plan: shard after shard of records, then what is selected of them, so that a run killed anywhere goes on.
+
+    <root>/<name>/  plan.json           the settings and the versions: another plan or other code may not go on here
+                    shards/00000.jsonl  every record of so many plan items, in the order of the stages
+                    tasks/              see `export`
+                    manifest.json       counts, reject codes, diversity, and the SHA-256 of every file; written last
+
+A shard is a pure function of the plan and its number. It is written whole or not at all.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping
+
+from eau_jax.core.records import RunFolder, RunFolderError, read_json, read_lines, write_atomic
+from eau_jax.synth import gates_text
+from eau_jax.synth.attribute import attribute
+from eau_jax.synth.compose import compose
+from eau_jax.synth.export import export
+from eau_jax.synth.gates import Reject, gate
+from eau_jax.synth.ground import gold, ground
+from eau_jax.synth.plan import SynthPlan, items
+from eau_jax.synth.play import Stage, task_of
+from eau_jax.synth.realise import realise
+from eau_jax.synth.record import (
+    SCHEMA, Instance, PlanItem, Report, Rollout, Scenario, canonical, code_digest, lines, seed_of, wrap)
+from eau_jax.synth.replay import Replayer, load_domain
+from eau_jax.synth.search import NoPlan
+
+BACKEND = {"kind": "symbolic"}
+
+
+def run(plan: SynthPlan, at: Callable[[int, int], None] = lambda done, total: None) -> Path:
+    """Makes what is missing of a plan and returns its folder.
+
+    Args:
+      at: called with the plan items that are done and their number.
+
+    Raises:
+      RunFolderError: where the folder holds what another plan or other code made, or is in use.
+    """
+    folder = Path(plan.root) / plan.name
+    with RunFolder(folder):
+        _claim(folder, plan)
+        count = -(-plan.count // plan.shard)
+        missing = [number for number in range(count) if not _shard(folder, number).is_file()]
+        at(done := plan.count - sum(_size(plan, number) for number in missing), plan.count)
+        for number, text in _made(plan, missing):
+            write_atomic(_shard(folder, number), text)
+            at(done := done + _size(plan, number), plan.count)
+        finish(folder, plan)
+    return folder
+
+
+def finish(folder: Path, plan: SynthPlan) -> None:
+    """Selects and exports; the manifest comes last, so that a folder with one is whole."""
+    shards = [_shard(folder, number) for number in range(-(-plan.count // plan.shard))]
+    records = itertools.chain.from_iterable(map(read_lines, shards))
+    written, card = export(folder / "tasks", plan, records)
+    names = sorted([*shards, *written])
+    sums = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in names}
+    write_atomic(folder / "manifest.json", canonical({**_identity(plan), **card, "files": sums}) + "\n")
+
+
+def settings(plan: SynthPlan) -> dict[str, Any]:
+    """What decides the data, as JSON values: all of the plan but where it is written and by how many processes."""
+    values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+    for name in ("name", "root", "jobs"):
+        del values[name]
+    plain = {**values, "domain": plan.domain.where, "sizes": {str(size): share for size, share in plan.sizes.items()}}
+    return json.loads(canonical(plain))
+
+
+def plan_of(values: Mapping[str, Any]) -> SynthPlan:
+    """The plan of such settings."""
+    given = {**values, "domain": load_domain(values["domain"]), "distractors": tuple(values["distractors"]),
+             "sealed": tuple(values["sealed"]), "sizes": {int(size): share for size, share in values["sizes"].items()}}
+    return SynthPlan(**given)
+
+
+def _identity(plan: SynthPlan) -> dict[str, Any]:
+    generator = {"name": plan.domain.name, "version": plan.domain.version, "code": code_digest(*plan.domain.sources)}
+    return {"schema": SCHEMA, "generator": generator, "backend": BACKEND, "plan": settings(plan)}
+
+
+def _claim(folder: Path, plan: SynthPlan) -> None:
+    place, identity = folder / "plan.json", _identity(plan)
+    if place.is_file():
+        before = read_json(place)
+        different = [name for name in identity if before.get(name) != identity[name]]
+        if different:
+            what = "other code" if different == ["generator"] else "another plan"
+            raise RunFolderError(f"{folder} was begun with {what} (different: {', '.join(different)}); the data would not "
+                                 f"be of one kind. Choose another name, or delete the folder to begin again")
+    else:
+        write_atomic(place, canonical(identity) + "\n")
+
+
+def _shard(folder: Path, number: int) -> Path:
+    return folder / "shards" / f"{number:05d}.jsonl"
+
+
+def _size(plan: SynthPlan, number: int) -> int:
+    return min(plan.shard, plan.count - number * plan.shard)
+
+
+def _made(plan: SynthPlan, missing: list[int]) -> Iterator[tuple[int, str]]:
+    """(number, text) of each missing shard, as they are done."""
+    if plan.jobs == 1 or len(missing) < 2:
+        with Replayer(plan.domain) as replayer:
+            for number in missing:
+                yield number, shard(plan, number, replayer)
+        return
+    values = canonical(settings(plan))
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(plan.jobs, len(missing)), mp_context=context) as pool:
+        futures = {pool.submit(_in_worker, values, number): number for number in missing}
+        for future in concurrent.futures.as_completed(futures):
+            yield futures[future], future.result()
+
+
+def _in_worker(values: str, number: int) -> str:
+    plan = _worker_plan(values)
+    with Replayer(plan.domain) as replayer:
+        return shard(plan, number, replayer)
+
+
+@functools.cache
+def _worker_plan(values: str) -> SynthPlan:
+    return plan_of(json.loads(values))
+
+
+def shard(plan: SynthPlan, number: int, replayer: Replayer) -> str:
+    """The records of one shard, as JSON lines."""
+    start = number * plan.shard
+    wanted = itertools.islice(items(plan), start, start + plan.shard)
+    stage, sealed = Stage(plan.domain), gates_text.seal(plan.domain, plan.sealed)
+    return "".join(lines(_item(plan, item, stage, replayer, sealed)) for item in wanted)
+
+
+def _item(plan: SynthPlan, item: PlanItem, stage: Stage, replayer: Replayer,
+          sealed: gates_text.Sealed) -> Iterator[dict[str, Any]]:
+    """Every record of one plan item, one stage after the other, up to the stage that rejects it."""
+    domain = plan.domain
+    planned = wrap(item)
+    yield planned
+    skeleton = compose(domain, item, plan.seed)
+    composed = wrap(skeleton, [planned["id"]])
+    yield composed
+    try:
+        instance = ground(domain, skeleton)
+    except NoPlan as error:
+        yield wrap(Report("NOPLAN", str(error), {}), [composed["id"]])
+        return
+    except ValueError as error:
+        yield wrap(Report("SCHEMA", str(error), {}), [composed["id"]])
+        return
+    grounded = wrap(instance, [composed["id"]])
+    yield grounded
+    report = gate(domain, instance)
+    if not report.code:
+        report = _elsewhere(report, instance, replayer)
+    if report.code:
+        yield wrap(report, [grounded["id"]])
+        return
+    scenario = realise(domain, instance)
+    realised = wrap(scenario, [grounded["id"]])
+    yield realised
+    rollouts = list(_rollouts(plan, stage, instance, scenario))
+    opening = domain.env.prompt(task_of(domain, scenario.record))[1]
+    rejected = (gates_text.keeps_secrets(domain, scenario.record, instance, opening)
+                or gates_text.is_apart(domain, scenario.record, instance.facts, sealed)
+                or gates_text.is_playable([each for each in rollouts if each.agent == "oracle"], domain.limit))
+    yield wrap(report if rejected is None else Report(*rejected, report.measures), [grounded["id"], realised["id"]])
+    for rollout in rollouts:
+        played = wrap(rollout, [realised["id"]])
+        yield played
+        if not rollout.success:
+            yield wrap(attribute(domain, instance, scenario, rollout), [played["id"]])
+
+
+def _elsewhere(report: Report, instance: Instance, replayer: Replayer) -> Report:
+    """G4."""
+    found, here = replayer.digest(instance.record, gold(instance)), report.measures["final"]
+    if found == here:
+        return report
+    return Report(*Reject("NONDET", f"another process ends in {found}, this one in {here}"), report.measures)
+
+
+def _rollouts(plan: SynthPlan, stage: Stage, instance: Instance, scenario: Scenario) -> Iterator[Rollout]:
+    """The oracle with every persona, then the novice with the task's own."""
+    domain, task = plan.domain, task_of(plan.domain, scenario.record)
+    table = stage.table((task,))
+    for name, persona in domain.personas.items():
+        yield stage.play(table, task, 0, domain.env.expert, "oracle", name, persona.knobs, 0)
+    own = instance.skeleton.cell["persona"]
+    for number in range(plan.novices):
+        seed = seed_of(instance.skeleton.seed, "novice", number) % 2**31
+        yield stage.play(table, task, 0, domain.env.novice, "novice", own, domain.personas[own].knobs, seed)

@@ -1,0 +1,71 @@
+"""`eau-jax synth PLAN.py`: tasks out of a domain's description, each with its checker, through all gates."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.table import Table
+
+USAGE = """usage: eau-jax synth PLAN.py [settings]
+
+PLAN.py is a Python file with `plan() -> SynthPlan`, such as configs/synth_workshop.py.
+
+  eau-jax synth configs/synth_workshop.py --count 10000 --jobs 2
+
+A stopped run goes on with the same command. `eau-jax synth PLAN.py --help` lists the settings of a plan.
+"""
+
+
+def run(arguments: list[str]) -> int:
+    """Exit status 1 when no task passed the gates."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    from eau_jax.progress import Watch
+    from eau_jax.synth import pipeline
+
+    plan = parse(arguments[0], arguments[1:])
+    with Watch() as watch:
+        folder = pipeline.run(plan, lambda done, total: watch.at(f"tasks of {plan.domain.name}", done, total))
+        card = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        watch.console.print(*tables(card))
+        watch.say(f"tasks: {folder / 'tasks'}")
+    return 0 if card["kept"] else 1
+
+
+def parse(path: str, arguments: list[str]) -> Any:
+    """The plan of a file with what the command line changes."""
+    from eau_jax.config_file import call
+    from eau_jax.synth.plan import SynthPlan
+
+    plan = call(path, "plan", SynthPlan)
+    plain = [(field.name, Annotated[field.type, tyro.conf.arg(help=None)], getattr(plan, field.name))
+             for field in dataclasses.fields(SynthPlan) if field.type in (int, float, str)]
+    Settings = dataclasses.make_dataclass("Settings", plain, frozen=True)
+    given = tyro.cli(Settings, prog=f"eau-jax synth {path}", args=arguments, description="Settings of a synthesis.")
+    return dataclasses.replace(plan, **vars(given))
+
+
+def tables(card: dict[str, Any]) -> list[Table]:
+    """What came of a plan."""
+    counts = Table("tasks", "", title="Synthesis", title_justify="left")
+    for name in ("tried", "passed", "kept"):
+        counts.add_row(name, str(card[name]))
+    for name, count in sorted({**card["rejects"], **card["dropped"]}.items(), key=lambda each: -each[1]):
+        if count:
+            counts.add_row(f"  {name}", str(count))
+    for agent, (solved, played) in sorted(card["rollouts"].items()):
+        counts.add_row(f"solved by the {agent}", f"{solved} of {played} conversations")
+    for name, count in sorted(card["faults"].items(), key=lambda each: -each[1]):
+        counts.add_row(f"  fault of the {name}", str(count))
+    quality = Table("of the kept tasks", "", title="Quality", title_justify="left")
+    for name, value in {**card["gates"], **card["diversity"]}.items():
+        quality.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
+    return [counts, quality]
+
+
+def folder_of(plan: Any) -> Path:
+    """Where a plan's files are."""
+    return Path(plan.root) / plan.name
