@@ -15,7 +15,7 @@ from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import HeldOutTask, Task
 from eau_jax.journal import Generation
 from eau_jax.learner.parts import Feedback, Learner
-from eau_jax.meta import thresholds
+from eau_jax.meta import proposal, thresholds
 from eau_jax.meta.gate import MIX_FLOOR
 from eau_jax.models.config import ModelConfig
 from eau_jax.rollout import template, tokenizer
@@ -58,8 +58,8 @@ def assemble(config: Config, folder: Path, model: ModelConfig) -> Parts:
         made = dataclasses.replace(made, feedback=feedback(chat))
     train = simulator(config.env, config.user, tasks(config, "train"), config.judge)
     return Parts(config, folder, model, chat, made, engine, train,
-                 simulator(config.env, config.user, tasks(config, "test"), config.judge), budgets, first_generation(config),
-                 buckets(config, train.tasks))
+                 simulator(config.env, config.eval.user or config.user, tasks(config, "test"), config.judge), budgets,
+                 first_generation(config), buckets(config, train.tasks))
 
 
 def feedback(chat: template.Chat) -> Feedback:
@@ -159,6 +159,7 @@ def check(config: Config) -> None:
         except ValueError as error:
             raise ConfigError(f"swap before update {swap.step}: {error}") from None
     make_mesh(**vars(config.mesh))
+    _known(config)
     if config.meta.limits:
         thresholds.load(Path(config.meta.limits), config.env.name)
     if config.model.lora_rank and config.model.make is start.new_model and not config.sft.steps:
@@ -167,6 +168,15 @@ def check(config: Config) -> None:
     if config.model.make is None and not Path(config.model.folder, "config.json").is_file():
         raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "
                           f"(config.json, *.safetensors, tokenizer.json) with --model.folder")
+
+
+def _known(config: Config) -> None:
+    """Raises for what `meta.fixed` names and the run does not have."""
+    paths = knob.specs(knob_tree(config))
+    names = {*knob.OWNERS, *paths, *proposal.LANES}
+    for name in config.meta.fixed:
+        if name not in names:
+            raise ConfigError(f"meta.fixed names {name!r}, which this run does not have{knob.nearest(name, names)}")
 
 
 def drawer(parts: Parts, generation: Generation, step: int) -> Callable[[int, int, Sequence[int]], list[int]]:

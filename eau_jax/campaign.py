@@ -7,6 +7,8 @@
 A run's first generation is the config's own, in all runs; what the pool recommends is a swap before its first update. So
 the anchor tasks, which are played under the first generation, compare across runs, and nothing else decides which run is
 the best.
+Where the runs share a number of episodes, each but the last gets a part of it, and the last what is left. A run that the
+next one would only repeat goes on with all of it.
 Stopped, a campaign goes on with the same command.
 """
 
@@ -20,8 +22,9 @@ from rich.table import Table
 
 from eau_jax import child
 from eau_jax.assemble import buckets, check, tasks
-from eau_jax.config import Config, ConfigError, Swap, knob_tree
-from eau_jax.config_file import describe, replace
+from eau_jax.campaign_start import settings, source_of, usable
+from eau_jax.config import Config, ConfigError, knob_tree
+from eau_jax.config_file import describe
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, plain, read_lines
 from eau_jax.folder import differing
@@ -29,16 +32,16 @@ from eau_jax.meta import interventions
 from eau_jax.meta.harvest import Cost, Remedy, backbone, cost, harvest, success
 from eau_jax.meta.pool import Contents, Pool
 from eau_jax.meta.proposal import Diagnosis
-from eau_jax.meta.recommend import Start, recommend
+from eau_jax.meta.recommend import recommend
 from eau_jax.meta.restart import remedy, severe
 from eau_jax.meta.scene import Scene
 from eau_jax.meta.signals import FAULTS
 from eau_jax.progress import Watch
 from eau_jax.report.draw import plot_runs
-from eau_jax.users.rules import RuleError, compile_rules
 
 STATE = "campaign.json"
 MOST_RESTARTS = 3    # runs of a campaign that may be ended early
+EPISODES = ("training", "failed", "canary", "anchor", "causal")   # of `harvest.Cost`
 NOT_FINITE = 3       # exit status of a run whose loss or gradients are not finite
 TRIES = 2            # of such a run
 
@@ -51,12 +54,21 @@ class Launch:
     """runs, those that are ended early included"""
     pool: str = ""
     """folder of the experience pool, which other campaigns may use too; empty: the campaign's own"""
+    episodes: int = 0
+    """that all runs may play together, those beside the batches included; 0: each run has its config's own limits"""
+    share: float = 0.25
+    """of these episodes for each run but the last one"""
     method: str = ""
     """file whose `method(config) -> Config` changes the config first, as of `eau-jax train`"""
 
     def __post_init__(self):
         if self.max_runs < 1:
             raise ConfigError(f"max_runs = {self.max_runs} is out of range; allowed: 1 or more")
+        if self.episodes < 0:
+            raise ConfigError(f"episodes = {self.episodes} is out of range; allowed: 0 or more")
+        if self.episodes and not (0 < self.share and (self.max_runs - 1) * self.share < 1):
+            raise ConfigError(f"share = {self.share:g} for each run but the last of max_runs = {self.max_runs} leaves "
+                              f"nothing for that one; allowed: above 0, below {1 / max(self.max_runs - 1, 1):g}")
 
 
 @dataclasses.dataclass
@@ -68,6 +80,7 @@ class Run:
     status: str = "running"      # "running" | "finished" | "restarted": ended early, the next run begins otherwise
     why: str = ""                # it was ended early
     tries: int = 0               # that ended because a loss was not finite
+    episodes: int = 0            # that it may play; 0: no limit but the config's
     updates: int = 0
     anchor: list[float] = dataclasses.field(default_factory=lambda: [-1.0, -1.0, 0.0])   # as of `harvest.success`
     cost: dict[str, float] = dataclasses.field(default_factory=dict)   # as of `harvest.Cost`, and seconds
@@ -86,7 +99,11 @@ class Campaign:
         """
         check(config)
         self.config, self.home, self._source, self._watch = config, Path(config.root) / config.name, source, watch
-        self._most = launch.max_runs
+        self._most, self._episodes, self._share = launch.max_runs, launch.episodes, launch.share
+        self._batch, self._over = config.rollout.tasks * config.rollout.group, False
+        if launch.episodes and launch.episodes * (launch.share if launch.max_runs > 1 else 1) < self._batch:
+            raise ConfigError(f"episodes = {launch.episodes} give the first run less than one batch of {self._batch}; give "
+                              f"more episodes, or a larger share")
         self._pool = Path(launch.pool) if launch.pool else self.home / "pool"
         train = tasks(config, "train")
         self._mix = {name: len(rows) / len(train) for name, rows in buckets(config, train).items()}
@@ -103,15 +120,18 @@ class Campaign:
         with RunFolder(self.home) as folder:
             self._load()
             while True:
-                if not self.runs or self.runs[-1].status != "running":
+                if not any(run.status == "running" for run in self.runs):
                     begun = self._next()
                     if begun is None:
                         break
-                    self.runs.append(begun)
+                    if begun not in self.runs:
+                        self.runs.append(begun)
                     self._save(folder)
-                self._run(self.runs[-1])
+                self._run(next(run for run in self.runs if run.status == "running"))
                 self._save(folder)
                 self._watch.at("runs", len(self.runs), self._most)
+            self._over = True
+            self._save(folder)
             if any(run.anchor[1] >= 0 for run in self.runs):
                 plot_runs({"Anchor tasks": {run.name: [self.home / run.name] for run in self.runs if run.anchor[1] >= 0}},
                           "anchor/success", self.home / "anchor.png")
@@ -135,43 +155,66 @@ class Campaign:
         if kept["pool"] != str(self._pool):
             raise ConfigError(f"{self.home} holds a campaign with the pool {kept['pool']}; give the same one with --pool, "
                               f"or choose another --name")
+        if kept["episodes"] != self._episodes:
+            raise ConfigError(f"{self.home} holds a campaign of {kept['episodes']} episodes, but {self._episodes} is asked "
+                              f"for; choose another --name, or leave episodes as it was")
         self.runs = [Run(**run) for run in kept["runs"]]
 
     def _save(self, folder: RunFolder) -> None:
         best = self.best
         folder.write(STATE, json.dumps(plain({
-            "config": describe(self.config), "pool": str(self._pool), "runs": [dataclasses.asdict(run) for run in self.runs],
+            "config": describe(self.config), "pool": str(self._pool), "episodes": self._episodes, "over": self._over,
+            "runs": [dataclasses.asdict(run) for run in self.runs],
             "best": best.name if best else "", "total": total(self.runs)}), indent=1, default=str) + "\n")
 
     # One run
 
     def _next(self) -> Run | None:
-        """The run to begin; None where the campaign is over."""
+        """The run to begin, or to go on with; None where the campaign is over."""
         if len(self.runs) >= self._most:
-            return None
+            return self._longer(self.best)
         with Pool(self._pool, self._sealed) as pool:
             start = usable(recommend(pool.read(), self.config.env.name, self._backbone), self.config, self._mix)
         same = next((run for run in self.runs if settings(run.start) == settings(start.record())), None)
         proposer = self.config.meta.proposer
         if same is not None and (proposer is None or proposer.at_once):
             said = f"it was ended early: {same.why}" if same.status == "restarted" else "nothing else is recommended"
+            if (longer := self._longer(same)) is not None:
+                return longer
             self._watch.say(f"the next run would be {same.name} again, for {said}; the campaign is over")
             return None
         name = f"run-{len(self.runs) + 1:02d}"
         told = [f"{path} = {value:g}" for path, value in {**start.knobs, **start.task_mix}.items()]
         told += ["other rules"] * bool(start.rules)
         self._watch.say(f"{name} begins with {', '.join(told) or 'the settings of the config'}")
-        return Run(name, plain(start.record()))
+        last = len(self.runs) + 1 == self._most
+        return Run(name, plain(start.record()), episodes=self._left() if last else int(self._share * self._episodes))
+
+    def _left(self) -> int:
+        """Episodes that no run has used yet."""
+        return max(self._episodes - sum(map(used, self.runs)), 0)
+
+    def _longer(self, run: Run | None) -> Run | None:
+        """A finished run, to go on with the episodes that are left; None where they are no batch."""
+        if run is None or run.status != "finished" or self._left() < self._batch or run.updates >= self.config.learn.steps:
+            return None
+        run.status, run.episodes = "running", self._left() + used(run)
+        self._watch.say(f"{run.name} goes on with the {self._left()} episodes that are left")
+        return run
 
     def _run(self, run: Run) -> None:
         """Plays one run to its end and harvests it."""
         home, steps = self.home / run.name, self.config.learn.steps
+        if run.episodes:
+            steps = min(steps, run.episodes // self._batch)
         if run.name != "run-01":
             child.copy_start(self.home / "run-01", home)
         file, log = home.with_suffix(".py"), home.with_suffix(".log")
-        file.write_text(source_of(self._source, self.config, run, str(self._pool)), encoding="utf-8")
+        file.write_text(source_of(self._source, self.config, run.name, str(self._pool), run.start, run.episodes),
+                        encoding="utf-8")
         stop, ill, seen = threading.Event(), [], []
-        may_restart = sum(other.status == "restarted" for other in self.runs) < MOST_RESTARTS
+        may_restart = sum(other.status == "restarted" for other in self.runs) < MOST_RESTARTS and not (
+            self._episodes and len(self.runs) == self._most)    # nothing would be left to begin anew with
 
         def look() -> None:
             metrics = home / "metrics.jsonl"
@@ -180,9 +223,9 @@ class Campaign:
                 return
             seen[:] = now
             rows = _rows(home)
-            self._watch.at(run.name, min(len(rows), steps - 1), steps)
+            self._watch.at(run.name, min(len(rows), max(steps - 1, 0)), steps)
             found = severe(rows, interventions.rounds(home), steps) if may_restart else None
-            if found:
+            if found and FAULTS[found[0]] not in self.config.meta.fixed:
                 ill.append(found)
                 stop.set()
 
@@ -228,51 +271,9 @@ class Campaign:
                                           if (lesson.env, lesson.fault) == (self.config.env.name, fault)])
 
 
-def usable(start: Start, config: Config, mix: Mapping[str, float]) -> Start:
-    """What of a recommendation this config can begin with and does not begin with anyway; its reasons tell the rest."""
-    tree, knobs, reasons = knob_tree(config), {}, list(start.reasons)
-    for path, value in start.knobs.items():
-        spec = knob.specs(tree).get(path)
-        value = int(value) if spec is not None and spec.integer and float(value).is_integer() else value
-        try:
-            if knob.values(knob.patch(tree, {path: value}))[path] != knob.values(tree)[path]:
-                knobs[path] = value
-        except knob.KnobError as error:
-            reasons.append(f"left out: {error}")
-    rules, shares = start.rules, start.task_mix
-    try:
-        if rules:
-            compile_rules(rules, config.env.features)
-    except (RuleError, ValueError) as error:
-        rules = ""
-        reasons.append(f"rules left out: {error}")
-    if shares and (shares.keys() != mix.keys() or abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) < 0):
-        shares = {}
-        reasons.append(f"task mix left out: it names {', '.join(start.task_mix)}; this config has "
-                       f"{', '.join(mix) or 'no buckets'}")
-    return dataclasses.replace(start, knobs=knobs, rules=rules, task_mix=shares, reasons=tuple(reasons))
-
-
-def settings(start: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two runs that begin alike have in common."""
-    return dict(start["knobs"]), start["rules"], dict(start["task_mix"])
-
-
-def configured(config: Config, root: str, name: str, pool: str, start: Mapping[str, Any]) -> Config:
-    """The config of one run."""
-    first = Swap(1, start["knobs"], start["rules"], start["task_mix"])
-    swaps = (first, *config.swaps) if any(settings(start)) else config.swaps
-    shown = {"meta.pool": pool} if config.meta.proposer is not None else {}
-    return replace(config, {"root": root, "name": name, "swaps": swaps} | shown)
-
-
-def source_of(source: str, config: Config, run: Run, pool: str) -> str:
-    """Text of a config file that gives one run: the campaign's own, then which run it is."""
-    start, home = {name: run.start[name] for name in ("knobs", "rules", "task_mix")}, str(Path(config.root) / config.name)
-    return (f"{source}\n\n# Appended by eau-jax: one run of a campaign.\n"
-            f"from eau_jax.campaign import configured as _configured\n\n_whole = config\n\n\n"
-            f"def config(_whole=_whole):\n"
-            f"    return _configured(_whole(), {home!r}, {run.name!r}, {pool!r}, {start!r})\n")
+def used(run: Run) -> int:
+    """Episodes that a run has played, those beside its batches included."""
+    return round(sum(run.cost.get(name, 0) for name in EPISODES))
 
 
 def total(runs: Sequence[Run]) -> dict[str, float]:

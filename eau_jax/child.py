@@ -6,19 +6,21 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Sequence
 
 from eau_jax import start
 
 SHARED = ("model", "cold_start", "sft.jsonl")   # what runs of one start copy from each other, in this order
 LOOK_S = 0.5                                    # seconds between two looks at a child's records
+TRAIN = ("train", "--resume")
 CHILD = "from eau_jax.child import child; child()"
 
 
-def play(file: Path, log: Path, look: Callable[[], object], stop: threading.Event) -> int:
+def play(file: Path, log: Path, look: Callable[[], object], stop: threading.Event, command: Sequence[str] = TRAIN) -> int:
     """Trains the config of a Python file, or what is left of it, in a process of its own, until it ends or `stop` is set.
 
     Args:
+      command: of `eau-jax`, and what follows the file.
       log: what the process says is added to it.
       look: called every LOOK_S seconds meanwhile.
 
@@ -26,7 +28,7 @@ def play(file: Path, log: Path, look: Callable[[], object], stop: threading.Even
       The exit status.
     """
     with open(log, "a", encoding="utf-8") as output:
-        process = subprocess.Popen([sys.executable, "-c", CHILD, str(file)], stdin=subprocess.PIPE, stdout=output,
+        process = subprocess.Popen([sys.executable, "-c", CHILD, str(file), *command], stdin=subprocess.PIPE, stdout=output,
                                    stderr=subprocess.STDOUT)
         try:
             while process.poll() is None and not stop.wait(LOOK_S):
@@ -38,11 +40,12 @@ def play(file: Path, log: Path, look: Callable[[], object], stop: threading.Even
 
 
 def child() -> None:
-    """What a run's process does: train the config that its argument names, and end when its parent does."""
+    """What a run's process does: a command on the config that its first argument names; it ends when its parent does."""
     from eau_jax.cli import main
 
     threading.Thread(target=end_with_the_parent, daemon=True).start()
-    main(["train", sys.argv[1], "--resume"])
+    file, command, *rest = sys.argv[1:]
+    main([command, file, *rest])
 
 
 def end_with_the_parent() -> None:

@@ -6,9 +6,9 @@
     after it           canary against the batch, the anchor tasks, numbers of the episodes
 
 A change is one JSON object from the gate to its end; its status is "canary", "passed", "live", "kept", "rolled_back" or
-"refused". All state is these objects, the results of causal tests that still hold and whether a round is going on; it lies
-in the checkpoint, so that a run resumed at any moment goes on with the same bits. A round of a proposer that training does
-not wait for is begun again.
+"refused"; where changes wait for the next run it is "deferred", which is its end in this one. All state is these objects,
+the results of causal tests that still hold and whether a round is going on; it lies in the checkpoint, so that a run resumed
+at any moment goes on with the same bits. A round of a proposer that training does not wait for is begun again.
 """
 
 import dataclasses
@@ -42,6 +42,7 @@ from eau_jax.progress import Watch
 TASKS = 32      # training tasks on which scripted agents try a change
 REPLAYED = 256  # recorded episodes that are said again under it, about
 HOLD = 30       # updates for which the result of a causal test holds, within one generation
+OWNED = {"user": Experiment.SYMBOLIC_USER, "env": Experiment.MORE_TURNS}   # causal tests that only tell something of them
 TRIES = 3       # canaries of a change of which nothing can be told
 Change = dict[str, Any]
 
@@ -69,6 +70,7 @@ class Coevolution:
         self._off = meta.proposer is None
         self._limits = thresholds.load(Path(meta.limits), parts.config.env.name) if meta.limits else thresholds.DEFAULTS
         self._budget = Budget(meta.seconds, meta.tokens, meta.cost)
+        self._untested = [test for owner, test in OWNED.items() if owner in meta.fixed]
         try:
             self._python = python_rules.sandbox() if meta.python_rules else None
         except ValueError as error:
@@ -202,7 +204,8 @@ class Coevolution:
 
     def _propose(self, step: int, state: LearnerState, generation: Generation, rows: Sequence[Any]) -> None:
         meta, done = self._config.meta, step - 1
-        due = done >= meta.burn_in and (done - meta.burn_in) % meta.every == 0 and self._swaps_left() > 0
+        open = meta.between_runs or self._swaps_left() > 0
+        due = done >= meta.burn_in and (done - meta.burn_in) % meta.every == 0 and open
         if self._round is None and (due or self._round_open):
             sources = self._sources(step, state, generation, rows)
             self._round, self._round_open = Asking(meta.proposer, sources, self._budget), True
@@ -232,6 +235,8 @@ class Coevolution:
             self._changes.append(self._change(step, generation, decision))
         said = f"is accepted: {_told(self._changes[-1])}" if decision.accepted else f"is refused: {decision.reason}"
         self._say(f"update {step}: change {id} of {author} {said}")
+        if decision.accepted and self._changes[-1]["status"] == "deferred":
+            self._note(step, "deferred", id=id)
         if decision.accepted and self._changes[-1]["status"] == "passed":
             said = "no conversation depends on what it changes, so there is nothing to try on episodes"
             self._write(f"proposals/{id}/canary.json", {"step": step, "tries": 0, "stage": "canary", "passed": None,
@@ -245,7 +250,8 @@ class Coevolution:
         heard = bool(proposal.rules) or any(not path.startswith("rl.") for path in proposal.changes)
         return {
             "id": proposal.id, "step": step, "ended": step, "since": 0, "tries": 0, "owner": proposal.owner,
-            "status": "refused" if not decision.accepted else "canary" if heard else "passed",
+            "status": "refused" if not decision.accepted else "deferred" if meta.between_runs else
+                      "canary" if heard else "passed",
             "changes": {path: [before[path], new] for path, new in proposal.changes.items() if path in before},
             "rules": proposal.rules, "old_rules": generation.rules if proposal.rules else "",
             "task_mix": {name: [mix[name], share] for name, share in proposal.task_mix.items() if name in mix},
@@ -255,26 +261,27 @@ class Coevolution:
 
     def _sources(self, step: int, state: LearnerState, generation: Generation, rows: Sequence[Any]) -> Sources:
         """What a proposer may see: the diagnosis first, for which causal tests are played where they are wanted."""
-        signals = detect(rows, self._limits)
+        fixed = self._config.meta.fixed
+        signals = tuple(signal for signal in detect(rows, self._limits) if signal.owner not in fixed)
         results = {Experiment(name): Result(**kept["result"] | {"experiment": Experiment(name)})
                    for name, kept in self._results.items()
                    if kept["generation"] == generation.number and step - kept["step"] < HOLD}
         if self._config.meta.causal_tests:
             play = self._beside.play(step, state, generation)
-            found, after = causal.investigate(signals, results, play, self._limits, step)
+            found, after = causal.investigate(signals, results, play, self._limits, step, self._untested)
             fresh = {test.value: {"step": step, "generation": generation.number,
                                   "result": plain(result._asdict() | {"experiment": test.value})}
                      for test, result in after.items() if test not in results}
             self._results = {name: kept for name, kept in self._results.items() if Experiment(name) in results} | fresh
             results = after
         else:
-            found = attribute(signals, results)
+            found = attribute(signals, results, self._untested)
         history = [{"step": change["since"] or change["step"]} | {key: change[key] for key in (
             "owner", "changes", "rules", "task_mix", "status", "ended")} for change in self._changes]
         return Sources(
             run=self._folder.path, env=self._config.env, tasks=self._parts.train.tasks, knobs=generation.knobs,
             rules=generation.rules, generation=generation.number, step=step - 1, task_mix=shares(self._parts, generation),
-            first=knob.values(self._parts.first.knobs), cooldown=self._config.meta.cooldown,
+            first=knob.values(self._parts.first.knobs), cooldown=self._config.meta.cooldown, fixed=fixed,
             diagnosis=found.report(signals, results), history=history, python_rules=self._config.meta.python_rules,
             pool=Path(self._config.meta.pool) if self._config.meta.pool else None)
 
@@ -289,9 +296,11 @@ class Coevolution:
         return Context(
             generation=generation.number, step=step, current=Settings(generation.knobs, generation.rules),
             first=Settings(first.knobs, first.rules), lanes=many, play=play, metrics=frozenset(names),
-            task_mix=shares(self._parts, generation), live={change["owner"]: change["id"] for change in self._with("live")},
-            cooldowns=watch.cooldowns(past, meta.cooldown), lockouts=watch.lockouts(past), swaps_left=self._swaps_left(),
-            episodes=self._recent(step), limits=Limits(meta.blast), python=self._python)
+            task_mix=shares(self._parts, generation),
+            live={change["owner"]: change["id"] for change in self._with("live", "deferred")},
+            cooldowns=watch.cooldowns(past, meta.cooldown), lockouts=watch.lockouts(past),
+            swaps_left=1 if meta.between_runs else self._swaps_left(),
+            episodes=self._recent(step), limits=Limits(meta.blast, meta.fixed), python=self._python)
 
     # Records
 

@@ -190,6 +190,9 @@ class Learn:
 
     steps: int = 50
     """updates: one batch of conversations each"""
+    episodes: int = 0
+    """the run ends, after fewer updates, where a further batch would be beyond this many episodes; those beside the batches
+    (canaries, anchor tasks, causal tests) count too; 0: no limit"""
     epochs: int = 1
     """passes over a batch"""
     minibatches: int = 2
@@ -209,7 +212,7 @@ class Learn:
 
     def __post_init__(self):
         at_least(self, 1, "steps", "epochs", "minibatches", "rows", "chunk", "critic_updates")
-        at_least(self, 0, "critic_warmup", "critic_refit")
+        at_least(self, 0, "episodes", "critic_warmup", "critic_refit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,6 +265,8 @@ class Evaluation:
     """episodes per held-out task"""
     temperature: float = 1.0
     """sampling temperature; 0 is greedy"""
+    user: Part = None
+    """who talks with the agent then, with its own knobs; None: the user of training"""
 
     def __post_init__(self):
         at_least(self, 0, "every", "temperature")
@@ -314,6 +319,11 @@ class Meta:
     """updates before the first round"""
     swaps: int = 20
     """changes that one run may adopt"""
+    between_runs: bool = False
+    """what passes the gate waits for the next run of a campaign; within a run nothing is changed"""
+    fixed: tuple[str, ...] = ()
+    """what no change may touch: knobs, "rules", "task_mix" or all of an owner ("user", "env", "rl"). The proposer sees neither
+    these knobs nor the faults of such an owner"""
     cooldown: int = 5
     """updates for which a knob, the rules or the task mix stay as they are after a change of them"""
     ttl_least: int = 5
@@ -347,6 +357,8 @@ class Meta:
         at_least(self, 1, "every", "burn_in", "swaps", "ttl_least", "canary_tasks", "anchor_every", "tokens")
         at_least(self, 0, "cooldown", "anchor_tasks")
         at_least(self, self.ttl_least, "ttl_most")
+        if set(knob.OWNERS) <= set(self.fixed):
+            raise ConfigError(f"meta.fixed = {self.fixed} leaves nothing to change; set meta.proposer to None for that")
         for name, high in (("blast", 1.0), ("seconds", float("inf")), ("cost", float("inf"))):
             if not 0 < getattr(self, name) <= high:
                 raise ConfigError(f"meta.{name} = {getattr(self, name)} is out of range; allowed: above 0"
@@ -438,7 +450,10 @@ class Config:
             checked(self.judge, "judge")
         if self.judge is not None and self.env.question is None and self.env.verdict is None:
             raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
-        if self.meta.proposer is not None and self.meta.canary_tasks > self.rollout.tasks:
+        if 0 < self.learn.episodes < self.rollout.tasks * self.rollout.group:
+            raise ConfigError(f"learn.episodes = {self.learn.episodes} is less than one batch of rollout.tasks * rollout.group "
+                              f"= {self.rollout.tasks * self.rollout.group}; give more, or 0 for no limit")
+        if self.meta.proposer is not None and not self.meta.between_runs and self.meta.canary_tasks > self.rollout.tasks:
             raise ConfigError(f"meta.canary_tasks = {self.meta.canary_tasks}, but an update has rollout.tasks = "
                               f"{self.rollout.tasks}; a canary is compared with episodes of its update, so give no more")
         if self.meta.python_rules and self.env.rules == ALONE:
@@ -471,6 +486,8 @@ def _refuse_idle(config: Config) -> None:
         (meta.proposer is None and not any(swap.task_mix for swap in config.swaps), config.tasks, "tasks", ("bucket",),
          "nothing changes the task mix"),
         (meta.proposer is None, meta, "meta", tuple(vars(meta)), "meta.proposer is None"),
+        (meta.between_runs, meta, "meta", ("swaps", "cooldown", "ttl_least", "ttl_most", "canary_tasks"),
+         "meta.between_runs makes no change within a run"),
         (meta.proposer is not None and meta.proposer.at_once, meta, "meta", ("seconds", "tokens", "cost"),
          "this proposer answers at once"),
         (meta.proposer == rule_proposer.rules, meta, "meta", ("python_rules",), "this proposer writes no Python"),

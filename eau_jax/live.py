@@ -26,7 +26,8 @@ CURVES = (("score", "rollout/score_mean"), ("success", "rollout/success_rate"), 
 NEWEST = 8      # proposals shown, where there is room
 LINES = 20      # of a terminal that all the rest needs
 NAMES = 20      # columns of a curve's name
-STYLES = {"kept": "green", "live": "yellow", "canary": "cyan", "rolled_back": "red", "refused": "dim", "unreadable": "dim"}
+STYLES = {"kept": "green", "live": "yellow", "canary": "cyan", "rolled_back": "red", "refused": "dim", "unreadable": "dim",
+          "deferred": "blue"}
 
 
 class Seen(NamedTuple):

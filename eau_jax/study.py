@@ -2,6 +2,7 @@
 
     <root>/<study>/<environment>/<method>/<seed>/       the run folder; <seed>.py and <seed>.log beside it
     <root>/<study>/<environment>/<method>/sealed/<seed>/eval.jsonl
+    <root>/<study>/<environment>/<method>/<seed>/run-01/ campaign.json ...   where the method is a campaign (campaign.py)
     <root>/<study>/study.html  study.json  plots/*.png  the page, by report/study.py
 
 A study file is Python: `study() -> Study`. What is finished is not run again; what was stopped goes on.
@@ -18,13 +19,15 @@ from typing import Annotated, Any, Iterator, NamedTuple
 
 import tyro
 
-from eau_jax import child
+from eau_jax import campaign, child
 from eau_jax.config import Config, ConfigError, Part, knob_tree
 from eau_jax.config_file import describe, replace
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
 from eau_jax.eval.held_out import sealed_file
 from eau_jax.folder import same
+from eau_jax.meta import interventions
+from eau_jax.meta.harvest import played
 from eau_jax.progress import Watch
 
 
@@ -44,6 +47,11 @@ class Study:
     """one run of each method on each environment for every seed; a seed decides tasks, first weights and all draws"""
     updates: int = 25
     """budget of a run"""
+    by_episodes: bool = False
+    """the budget is as many episodes as `updates` batches of the environment's config have, and those beside the batches
+    (canaries, anchor tasks, causal tests) count too: a run with a meta-agent makes fewer updates"""
+    campaigns: Part = dataclasses.field(default_factory=dict)
+    """{method: runs}: each run of such a method is a campaign of at most so many, which share its budget of episodes"""
     root: str = "runs/studies"
     """folder of all studies"""
 
@@ -58,6 +66,10 @@ class Study:
         if self.baseline not in self.methods:
             raise ConfigError(f"baseline = {self.baseline!r} is none of the methods"
                               f"{knob.nearest(self.baseline, self.methods)}")
+        for method, runs in self.campaigns.items():
+            if method not in self.methods or runs < 2 or not self.by_episodes:
+                raise ConfigError(f"campaigns = {dict(self.campaigns)}; give methods of the study, 2 or more runs each, and "
+                                  f"by_episodes=True, for the runs of a campaign share episodes")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             raise ConfigError(f"seeds = {self.seeds}; give at least one, 0 or more, none of them twice")
         if self.updates < 1:
@@ -106,8 +118,29 @@ def folder_of(study: Study, cell: Cell) -> Path:
     return study.folder / cell.environment / cell.method / str(cell.seed)
 
 
+def runs_of(study: Study, cell: Cell) -> list[Path]:
+    """Its run folders: one, or a campaign's so far."""
+    home = folder_of(study, cell)
+    return sorted(path for path in home.glob("run-*") if path.is_dir()) if cell.method in study.campaigns else [home]
+
+
+def result_of(study: Study, cell: Cell) -> Path:
+    """The run folder whose policy is the result: of a campaign's the one that is best on the anchor tasks, else the last."""
+    home, runs = folder_of(study, cell), runs_of(study, cell)
+    if cell.method not in study.campaigns:
+        return home
+    best = interventions.load(home / campaign.STATE).get("best")
+    return home / best if best else runs[-1] if runs else home / "run-01"
+
+
+def budget(study: Study, environment: str) -> int:
+    """Episodes that a run may play; 0: no limit."""
+    rollout = study.environments[environment].rollout
+    return study.updates * rollout.tasks * rollout.group if study.by_episodes else 0
+
+
 def configured(study: Study, environment: str, method: str, seed: int) -> Config:
-    """The config of one run.
+    """The config of one run, or of a campaign's.
 
     Raises:
       ConfigError: when the method gives none, or one that cannot be run.
@@ -121,7 +154,8 @@ def configured(study: Study, environment: str, method: str, seed: int) -> Config
     if not isinstance(config, Config):
         raise ConfigError(f"method {method!r} on {environment!r} gave a {type(config).__name__}; it must return a Config")
     home = study.folder / environment / method
-    config = replace(config, {"root": str(home), "name": str(seed), "seed": seed, "learn.steps": study.updates})
+    limit = {} if method in study.campaigns else {"learn.episodes": budget(study, environment)}
+    config = replace(config, {"root": str(home), "name": str(seed), "seed": seed, "learn.steps": study.updates} | limit)
     try:
         knob_tree(config)
     except ValueError as error:
@@ -131,10 +165,34 @@ def configured(study: Study, environment: str, method: str, seed: int) -> Config
 
 def progress(study: Study, cell: Cell) -> Progress:
     """Read from the run's records."""
-    metrics, sealed = folder_of(study, cell) / "metrics.jsonl", sealed_file(folder_of(study, cell))
-    done = sum(1 for _ in read_lines(metrics)) if metrics.exists() else 0
-    scored = sealed.exists() and any(line["step"] == study.updates for line in read_lines(sealed))
-    return Progress(done, done >= study.updates and scored)
+    if cell.method in study.campaigns:
+        over = bool(interventions.load(folder_of(study, cell) / campaign.STATE).get("over"))
+        done = sum(len(rows(run)) for run in runs_of(study, cell))
+        return Progress(done, over and last_score(result_of(study, cell)) is not None)
+    folder, episodes = folder_of(study, cell), budget(study, cell.environment)
+    found = rows(folder)
+    spent = len(found) >= study.updates
+    if episodes and not spent:
+        spent = sum(sum(played(row)) for row in found) > episodes - _batch(study, cell)
+    return Progress(len(found), spent and last_score(folder) is not None)
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """Of its metrics.jsonl; none where it has not begun."""
+    metrics = run / "metrics.jsonl"
+    return list(read_lines(metrics)) if metrics.exists() else []
+
+
+def last_score(run: Path) -> dict[str, Any] | None:
+    """The held-out record after the run's last update; None while there is none."""
+    sealed, done = sealed_file(run), len(rows(run))
+    found = [line for line in read_lines(sealed) if line["step"] == done] if sealed.exists() and done else []
+    return found[-1] if found else None
+
+
+def _batch(study: Study, cell: Cell) -> int:
+    rollout = configured(study, *cell).rollout
+    return rollout.tasks * rollout.group
 
 
 def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[Cell]:
@@ -180,7 +238,9 @@ def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[
 
 
 def _check(study: Study, cell: Cell) -> None:
-    """Refuses a run folder that is not this run's."""
+    """Refuses a run folder that is not this run's; a campaign does so itself."""
+    if cell.method in study.campaigns:
+        return
     folder = folder_of(study, cell)
     same(folder, configured(study, *cell))
     if (done := progress(study, cell).updates) > study.updates:
@@ -194,40 +254,45 @@ def _run(study: Study, cell: Cell, source: str, watch: Watch, stop: threading.Ev
     copy_start(study, cell)
     file, log = folder.with_name(f"{cell.seed}.py"), folder.with_name(f"{cell.seed}.log")
     file.write_text(source_of(study, cell, source), encoding="utf-8")
-    done = lambda: min(progress(study, cell).updates, study.updates - 1)
-    status = child.play(file, log, lambda: watch.at(str(cell), done(), study.updates), stop)
+    done = lambda: min(sum(len(rows(run)) for run in runs_of(study, cell)), study.updates - 1)
+    command = child.TRAIN
+    if cell.method in study.campaigns:
+        command = ("campaign", "--max-runs", str(study.campaigns[cell.method]), "--episodes",
+                   str(budget(study, cell.environment)))
+    status = child.play(file, log, lambda: watch.at(str(cell), done(), study.updates), stop, command)
     watch.at(str(cell), study.updates, study.updates)
     if status or not progress(study, cell).finished:
         why = "stopped" if stop.is_set() else f"failed (exit status {status}): {child.last_line(log)}"
         watch.say(f"{cell}: {why}")
         return False
-    score = [line["score"] for line in read_lines(sealed_file(folder)) if line["step"] == study.updates][-1]
+    score = last_score(result_of(study, cell))["score"]
     watch.say(f"{cell}: held-out score {score:.3f}, {(time.perf_counter() - began) / 60:.1f} min")
     return True
 
 
 def copy_start(study: Study, cell: Cell) -> None:
     """Copies model and cold start from a run of the same seed and environment whose config makes the same ones."""
-    folder, wanted = folder_of(study, cell), _start_of(configured(study, *cell))
+    first = lambda one: folder_of(study, one) / ("run-01" if one.method in study.campaigns else "")
+    wanted = _start_of(configured(study, *cell))
     for method in study.methods:
         twin = cell._replace(method=method)
         if method == cell.method or _start_of(configured(study, *twin)) != wanted:
             continue
-        child.copy_start(folder_of(study, twin), folder)
+        child.copy_start(first(twin), first(cell))
 
 
 def _start_of(config: Config) -> str:
     """All settings but those that only the updates read: two configs of one text begin with the same weights."""
     described = describe(config)
-    for name in ("root", "algorithm", "eval", "checkpoint", "swaps", "meta"):
+    for name in ("root", "user", "algorithm", "eval", "checkpoint", "swaps", "meta"):
         del described[name]
     del described["tasks"]["bucket"]
-    for name in ("steps", "epochs", "minibatches", "critic_updates", "critic_warmup", "critic_refit"):
+    for name in ("steps", "episodes", "epochs", "minibatches", "critic_updates", "critic_warmup", "critic_refit"):
         del described["learn"][name]
     for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries", "refill", "sampler"):
         del described["rollout"][name]
     described["knobs"] = {path: value for path, value in described["knobs"].items()
-                          if not path.startswith("rl.") or path.startswith("rl.policy_optimizer.")}
+                          if path.startswith(("env.", "rl.policy_optimizer."))}
     described["knobs"].pop("rl.policy_optimizer.learning_rate", None)  # the cold start has its own
     return json.dumps(described, sort_keys=True, default=str)
 
@@ -236,7 +301,8 @@ def _share_compiled(study: Study) -> None:
     """All runs of a study keep what they compiled in one place."""
     (study.folder / ".jax_cache").mkdir(exist_ok=True)
     for cell in cells(study):
-        home = folder_of(study, cell).parent
+        home = folder_of(study, cell)
+        home = home if cell.method in study.campaigns else home.parent
         home.mkdir(parents=True, exist_ok=True)
         if not (home / ".jax_cache").exists():
             (home / ".jax_cache").symlink_to((study.folder / ".jax_cache").resolve(), target_is_directory=True)
@@ -245,7 +311,7 @@ def _share_compiled(study: Study) -> None:
 def source_of(study: Study, cell: Cell, source: str) -> str:
     """Text of a config file that gives one run: the study's own, then which run it is."""
     plain = {field.name: getattr(study, field.name) for field in dataclasses.fields(study)
-             if field.name in ("name", "root", "seeds", "updates", "baseline")}
+             if field.name in ("name", "root", "seeds", "updates", "by_episodes", "baseline")}
     return (f"{source}\n\n# Appended by eau-jax: one run of the study above.\n"
             f"from dataclasses import replace as _replace\n\nfrom eau_jax.study import configured as _configured\n\n\n"
             f"def config():\n    return _configured(_replace(study(), **{plain!r}), *{tuple(cell)!r})\n")

@@ -6,6 +6,7 @@ Everything random is a function of the seed and the update's number, so a run th
 ends with the same bits as one that was not. Times are kept apart from metrics for that reason.
 """
 
+import dataclasses
 import json
 import signal
 import sys
@@ -35,6 +36,7 @@ from eau_jax.learner.parts import LearnerState, NonFiniteError
 from eau_jax.learner.refit import restart_critic
 from eau_jax.learner.state import abstract_state, init, place, policy_weights
 from eau_jax.learner.update import update
+from eau_jax.meta.harvest import played
 from eau_jax.progress import Watch
 from eau_jax.rollout.agent import policy
 from eau_jax.rollout.collect import Groups, collect, run, to_record
@@ -116,9 +118,9 @@ def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] =
             run(parts.engine.push(policy_weights(state), 0, 1.0))
             parts.engine.warm_up()  # compiling must not eat into the deadline of an episode's first call
             while True:
-                step = int(state.step) + 1
-                hold_out(parts, state, watch)
-                if step > config.learn.steps:
+                step, over = int(state.step) + 1, ended(config, folder, int(state.step))
+                hold_out(parts, state, over, watch)
+                if over:
                     break
                 generation = coevolution.before(step, state, swapped(config, generation, folder, step))
                 with profiled(folder.path, step, profile):
@@ -131,10 +133,11 @@ def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] =
                 recent = [*recent, metrics[config.checkpoint.best_by]][-RECENT:]
                 report(parts, folder, trackers, generation, metrics, times, watch, step)
                 stop = stopping()
-                if step % config.checkpoint.every == 0 or step == config.learn.steps or stop:
+                over = ended(config, folder, step)
+                if step % config.checkpoint.every == 0 or over or stop:
                     host = generation.host() | {"recent": recent} | coevolution.host()
                     store.save(step, state, plain(host), _mean(recent))
-                if stop and step < config.learn.steps:
+                if stop and not over:
                     store.wait()
                     watch.say(f"stopped after update {step}; continue with --resume")
                     sys.exit(STOPPED)
@@ -276,17 +279,32 @@ def report(parts: Parts, folder: RunFolder, trackers: track.Trackers, generation
               f"{sum(times[name] for name in ('rollout_s', 'annotate_s', 'update_s')):.1f} s")
 
 
-def hold_out(parts: Parts, state: LearnerState, watch: Watch) -> None:
-    """Evaluates on the held-out tasks where it is due at this state and not yet recorded."""
+def ended(config: Config, folder: RunFolder, step: int) -> bool:
+    """Whether a run is over after update `step`: that was its last one, or no further batch is within its episodes."""
+    if step >= config.learn.steps:
+        return True
+    if not config.learn.episodes or not step:
+        return False
+    used = sum(sum(played(row)) for row in read_lines(folder.path / "metrics.jsonl"))
+    return used + config.rollout.tasks * config.rollout.group > config.learn.episodes
+
+
+def hold_out(parts: Parts, state: LearnerState, over: bool, watch: Watch) -> None:
+    """Evaluates on the held-out tasks where it is due at this state and not yet recorded: before the first update, at the
+    end, and in between as often as the config says. The user may be another one than in training."""
     config, step = parts.config, int(state.step)
-    due = step in (0, config.learn.steps) or (config.eval.every and step % config.eval.every == 0)
+    due = step == 0 or over or (config.eval.every and step % config.eval.every == 0)
     file = sealed_file(Path(config.root) / config.name)
     if not due or (file.exists() and any(line["step"] == step for line in read_lines(file))):
         return
 
+    first = parts.first
+    if config.eval.user is not None:
+        first = dataclasses.replace(first, knobs={**first.knobs, "user": config.eval.user.knobs})
+
     async def play() -> tuple[dict[str, Any], Groups]:
         await parts.engine.push(policy_weights(state), step, config.eval.temperature)
-        return await evaluate(parts.test, policy(parts.engine), parts.chat, parts.first.pinned(config.env), parts.budgets,
+        return await evaluate(parts.test, policy(parts.engine), parts.chat, first.pinned(config.env), parts.budgets,
                               samples=config.eval.samples, seed=config.seed + EVALUATION_SEED,
                               retries=config.rollout.infra_retries,
                               progress=lambda done, total: watch.at("held-out episodes", done, total))
@@ -294,7 +312,7 @@ def hold_out(parts: Parts, state: LearnerState, watch: Watch) -> None:
     result, groups = run(play())
     dropped(groups, watch)
     looks.trained(file.parents[1], config.name, step, looks.Test(config.env.name, parts.test.tasks))
-    phase = "start" if step == 0 else "final" if step == config.learn.steps else "train"
+    phase = "start" if step == 0 else "final" if over else "train"
     with RunFolder(file.parent) as sealed:
         sealed.append(file.name, {"step": step, "phase": "cold_start" if step == 0 and config.sft.steps else phase} | result)
     watch.say(f"held out after update {step}: score {result['score']:.3f} ({result['score_low']:.3f} to "

@@ -139,6 +139,69 @@ def test_the_page_of_nothing(tmp_path):
     assert "no pair yet" in text and "0.500 (0.500 to 0.500)" in text
 
 
+# A budget of episodes, and campaigns that share it
+
+
+def by_episodes(root, **changes):
+    return study(root, **{"methods": {name: lambda config: config for name in "abc"}, "by_episodes": True, "updates": 5,
+                          "seeds": (0,), "campaigns": {"c": 2}} | changes)
+
+
+def played(folder, updates, beside=0, score=None):
+    """Records of a run of batches of 4 episodes; its held-out record is of the last update."""
+    folder.mkdir(parents=True)
+    lines = [{"step": step + 1, "rollout/episodes": 4.0, "rollout/tokens_mean": 10.0, "rollout/infra_rate": 0.0,
+              "meta/anchor_episodes": float(beside), "rollout/score_mean": 0.5} for step in range(updates)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sealed = sealed_file(folder)
+    sealed.parent.mkdir(parents=True)
+    ends = [{"step": 0, "score": 0.1}] + ([{"step": updates, "score": score}] if score is not None else [])
+    sealed.write_text("".join(json.dumps(line) + "\n" for line in ends))
+
+
+def test_a_run_is_over_when_no_further_batch_is_within_its_episodes(tmp_path):
+    one = by_episodes(tmp_path)
+    assert studies.budget(one, "intention") == 20 and studies.budget(study(tmp_path), "intention") == 0
+    assert [studies.configured(one, "intention", name, 0).learn.episodes for name in "abc"] == [20, 20, 0]
+    a, b = Cell("intention", "a", 0), Cell("intention", "b", 0)
+    played(studies.folder_of(one, a), 3, beside=1, score=0.7)     # 15 of 20: another one would fit
+    played(studies.folder_of(one, b), 4, beside=1, score=0.8)     # 20
+    assert [tuple(studies.progress(one, cell)) for cell in (a, b)] == [(3, False), (4, True)]
+    assert studies.last_score(studies.folder_of(one, b))["score"] == 0.8
+
+
+def test_a_campaign_counts_by_its_best_run(tmp_path):
+    one, cell = by_episodes(tmp_path), Cell("intention", "c", 0)
+    assert tuple(studies.progress(one, cell)) == (0, False) and studies.result_of(one, cell).name == "run-01"
+    home = studies.folder_of(one, cell)
+    for name, updates, score in (("run-01", 1, 0.9), ("run-02", 3, 0.6)):
+        played(home / name, updates, 1, score)
+    state = {"best": "run-02", "over": False}
+    (home / "campaign.json").write_text(json.dumps(state))
+    assert tuple(studies.progress(one, cell)) == (4, False)
+    (home / "campaign.json").write_text(json.dumps(state | {"over": True}))
+    assert tuple(studies.progress(one, cell)) == (4, True)
+    played(studies.folder_of(one, Cell("intention", "a", 0)), 5, 0, 0.5)
+    written = page.write_page(one, "")
+    line = next(line for line in page.summarise(one, page.read(one)).lines if line.method == "c")
+    assert (line.updates, line.episodes, line.beside, line.score.mean, line.start) == (4, 20, 4, 0.6, 0.1)
+    assert "beside batches" in Page(written.read_text()).text
+    twin = studies.folder_of(one, Cell("intention", "b", 0))
+    (home / "run-01" / "model").mkdir()
+    studies.copy_start(one, Cell("intention", "b", 0))
+    assert (twin / "model").is_dir(), "a campaign's first run begins as all others of the seed do"
+
+
+def test_a_campaign_is_started_with_its_budget(tmp_path, monkeypatch):
+    one, seen = by_episodes(tmp_path), {}
+    monkeypatch.setattr(child, "play", lambda file, log, look, stop, command: seen.update({file.parent.name: command}) or 1)
+    with Watch() as watch:
+        studies.run_missing(one, "", watch)
+    assert seen["c"] == ("campaign", "--max-runs", "2", "--episodes", "20") and seen["a"] == ("train", "--resume")
+    links = [studies.folder_of(one, Cell("intention", "c", 0)) / ".jax_cache", one.folder / "intention" / "a" / ".jax_cache"]
+    assert all(link.resolve() == (one.folder / ".jax_cache").resolve() for link in links)
+
+
 # What is refused
 
 
@@ -156,6 +219,8 @@ GOOD = ("from pathlib import Path\nfrom eau_jax.config_file import load_config, 
     ("methods={'a': lambda c: replace(c, {'knobs': {'rl.gama': 1}})}", [], "method 'a' on 'intention': unknown knob 'rl.gama'"),
     ("methods={'a': lambda c: 1 / 0}", [], "method 'a' on 'intention': ZeroDivisionError: division by zero"),
     ("methods={'a/b': lambda c: c}", [], "method 'a/b' cannot be a folder"),
+    ("campaigns={'a': 2}", [], "give methods of the study, 2 or more runs each, and by_episodes=True"),
+    ("campaigns={'b': 2}, by_episodes=True", [], "give methods of the study"),
     ("environments={'sealed': BASE}", [], "environment 'sealed' cannot be a folder"),
     ("environments={'x': lambda: BASE}", [], "environment 'x' is a function; it must be a Config"),
     ("environments={}", [], "at least one environment and one method"),

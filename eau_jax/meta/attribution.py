@@ -8,7 +8,7 @@ others stay listed with their confidence.
 
 import dataclasses
 import enum
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Collection, Mapping, NamedTuple, Sequence
 
 from eau_jax.meta.proposal import Diagnosis
 from eau_jax.meta.signals import FAULTS, Signal
@@ -72,12 +72,14 @@ THWARTED = frozenset(("too_many_turns", "all_hard"))
 limit that is too high, the environment's own user is tried, and more turns."""
 
 
-def attribute(signals: Sequence[Signal], results: Mapping[Experiment, Result]) -> Attribution:
+def attribute(signals: Sequence[Signal], results: Mapping[Experiment, Result],
+              without: Collection[Experiment] = ()) -> Attribution:
     """A diagnosis and the next test.
 
     Args:
       signals: of the newest update.
       results: of the tests that still hold; a result does not hold for longer than the trainer keeps it.
+      without: tests that are never asked for.
     """
     alarms = [signal for signal in signals if signal.alarm]
     found = {fault: [signal for signal in alarms if signal.fault == fault] for fault in FAULTS if fault != "none"}
@@ -92,7 +94,7 @@ def attribute(signals: Sequence[Signal], results: Mapping[Experiment, Result]) -
         (c for c in candidates if c.confidence >= LIKELY), None)
     if first is not None and first.fault == "infra":
         return Attribution(first, candidates, None)      # nothing else can be told while episodes are lost
-    return Attribution(first or Diagnosis("none", ""), candidates, _next(candidates, alarms, results))
+    return Attribution(first or Diagnosis("none", ""), candidates, _next(candidates, alarms, {*results, *without}))
 
 
 def _of_alarms(signals: Sequence[Signal]) -> float:
@@ -132,9 +134,8 @@ def _concerns(result: Result, fault: str) -> bool:
         result.experiment is Experiment.SYMBOLIC_USER and FAULTS[fault] == "user")
 
 
-def _next(candidates: Sequence[Diagnosis], alarms: Sequence[Signal],
-          results: Mapping[Experiment, Result]) -> Experiment | None:
-    """The first test, in the order of the faults, that has not been run and could change what is named."""
+def _next(candidates: Sequence[Diagnosis], alarms: Sequence[Signal], done: Collection[Experiment]) -> Experiment | None:
+    """The first test, in the order of the faults, that is not done and could change what is named."""
     wanted: list[Experiment] = []
     if any(signal.name in UNSOLVED for signal in alarms):
         wanted.append(Experiment.GOLD_REPLAY)
@@ -151,4 +152,4 @@ def _next(candidates: Sequence[Diagnosis], alarms: Sequence[Signal],
             wanted.append(Experiment.SYMBOLIC_USER)
         if any(candidate.fault in THWARTED for candidate in likely):
             wanted.append(Experiment.MORE_TURNS)
-    return next((test for test in wanted if test not in results), None)
+    return next((test for test in wanted if test not in done), None)

@@ -7,7 +7,7 @@ test with more than 40 % of its episodes lost outside the agent's control finds 
 import dataclasses
 import json
 import math
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -133,10 +133,10 @@ EXPERIMENTS: Mapping[Experiment, Callable[..., Result]] = {
 
 
 def investigate(signals: Sequence[Signal], results: Mapping[Experiment, Result], play: Play, limits: Mapping[str, float],
-                seed: int = 0) -> tuple[Attribution, dict[Experiment, Result]]:
+                seed: int = 0, without: Collection[Experiment] = ()) -> tuple[Attribution, dict[Experiment, Result]]:
     """Runs what the attribution asks for until it asks for nothing. Returns it, and all results."""
     results = dict(results)
-    while (found := attribute(signals, results)).test is not None:
+    while (found := attribute(signals, results, without)).test is not None:
         results[found.test] = EXPERIMENTS[found.test](play, limits, seed)
     return found, results
 

@@ -18,7 +18,7 @@ from eau_jax.core.types import InfraError
 from eau_jax.meta import invariants, python_rules, replay_gate, watch
 from eau_jax.meta.invariants import Play
 from eau_jax.meta.lanes import Lanes
-from eau_jax.meta.proposal import MOST_CHANGES, Proposal, ProposalError, parse
+from eau_jax.meta.proposal import MOST_CHANGES, Proposal, ProposalError, is_fixed, parse
 from eau_jax.meta.python_code import PythonError
 from eau_jax.meta.replay_gate import Settings
 from eau_jax.meta.stage import Stage, verdict
@@ -34,6 +34,7 @@ class Limits(NamedTuple):
     """What the config of a run allows."""
 
     blast: float = replay_gate.BLAST   # share of recorded turns that one change may make different
+    fixed: tuple[str, ...] = ()        # knobs, owners and lanes that no change may touch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Context:
     play: Play                         # `invariants.player` over them
     metrics: frozenset[str]            # names that a prediction may be about: those in metrics.jsonl
     task_mix: Mapping[str, float] = dataclasses.field(default_factory=dict)   # {bucket: share}; {}: tasks have no buckets
-    live: Mapping[str, str] = dataclasses.field(default_factory=dict)         # {owner: id of its proposal under watch}
+    live: Mapping[str, str] = dataclasses.field(default_factory=dict)         # {owner: id of its proposal that is not over}
     cooldowns: Mapping[str, int] = dataclasses.field(default_factory=dict)    # as of `watch.cooldowns`
     lockouts: Mapping[str, int] = dataclasses.field(default_factory=dict)     # as of `watch.lockouts`
     swaps_left: int = 1
@@ -241,14 +242,16 @@ def _rules(proposal: Proposal, context: Context) -> Stage:
 
 
 def _timing(proposal: Proposal, context: Context) -> Stage:
-    """Budget, one live change per owner, cool-downs and lock-outs."""
+    """Budget, what stays as it is, one live change per owner, cool-downs and lock-outs."""
     complaints = []
     if context.swaps_left < 1:
         complaints.append("this run has used up its changes; no further one is allowed")
     if proposal.owner in context.live:
-        complaints.append(f"a change of {proposal.owner} is still under watch (proposal {context.live[proposal.owner]}); "
-                          f"allowed: one at a time for each owner")
+        complaints.append(f"a change of {proposal.owner} is still under watch, or waits for the next run (proposal "
+                          f"{context.live[proposal.owner]}); allowed: one at a time for each owner")
     for what in (*proposal.changes, *(["rules"] if proposal.rules else []), *(["task_mix"] if proposal.task_mix else [])):
+        if is_fixed(what, context.limits.fixed):
+            complaints.append(f"{what} stays as it is in this run (meta.fixed)")
         if context.step < context.cooldowns.get(what, 0):
             complaints.append(f"{what} was changed not long ago; allowed again from update {context.cooldowns[what]}, this "
                               f"is {context.step}")

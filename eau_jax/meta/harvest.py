@@ -22,6 +22,7 @@ from eau_jax.meta.lesson import EXPIRES_AFTER, MOST_SAID, Case, Lesson
 from eau_jax.meta.pool import Contents, Pool, Run
 
 MARGIN, ERRORS = 0.05, 2.0   # by which two runs must differ on the anchor tasks, absolute and in standard errors
+LONGER = 1.25                # runs whose updates differ by a larger factor do not compare
 TOLD = 12                    # changes that a summary tells
 Clean = Callable[[str], str]
 
@@ -91,15 +92,26 @@ def harvest(run: Path, pool: Pool, name: str = "", started_from: Sequence[str] =
 def cost(run: Path) -> Cost:
     """What a run has used so far."""
     rows = list(read_lines(run / "metrics.jsonl")) if (run / "metrics.jsonl").is_file() else []
-    value = lambda row, name: float(row[name]) if isinstance(row.get(name), (int, float)) else 0.0
-    total = lambda name: round(sum(value(row, name) for row in rows))
-    failed = sum(value(row, "rollout/episodes") * value(row, "rollout/infra_rate") / (1 - value(row, "rollout/infra_rate"))
-                 for row in rows if value(row, "rollout/infra_rate") < 1)
+    training, failed, canary, anchor, causal = map(sum, zip(*map(played, rows))) if rows else [0] * 5
     agents = [answer.get("agent", {}) for record in interventions.rounds(run) for answer in record.get("answers", [])]
-    return Cost(total("rollout/episodes"), round(failed), total("meta/canary_episodes"), total("meta/anchor_episodes"),
-                total("meta/causal_episodes"),
-                round(sum(value(row, "rollout/episodes") * value(row, "rollout/tokens_mean") for row in rows)),
-                round(sum(value(agent, "tokens") for agent in agents)), sum(value(agent, "cost") for agent in agents))
+    return Cost(training, failed, canary, anchor, causal,
+                round(sum(_value(row, "rollout/episodes") * _value(row, "rollout/tokens_mean") for row in rows)),
+                round(sum(_value(agent, "tokens") for agent in agents)), sum(_value(agent, "cost") for agent in agents))
+
+
+def played(row: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
+    """Episodes of one update, by a row of metrics.jsonl: those that could be learned from, those that failed outside the
+    agent's control, and those of a canary, of the anchor tasks and of causal tests. What the gate does with scripted agents
+    and recorded episodes is not among them."""
+    usable, lost = _value(row, "rollout/episodes"), _value(row, "rollout/infra_rate")
+    failed = usable * lost / (1 - lost) if lost < 1 else 0.0
+    beside = (round(_value(row, f"meta/{purpose}_episodes")) for purpose in ("canary", "anchor", "causal"))
+    return round(usable), round(failed), *beside
+
+
+def _value(row: Mapping[str, Any], name: str) -> float:
+    """0 where it is missing."""
+    return float(row[name]) if isinstance(row.get(name), (int, float)) else 0.0
 
 
 def backbone(model: Mapping[str, Any]) -> str:
@@ -140,6 +152,11 @@ def _lessons(about: Run, one: Intervention, clean: Clean) -> Iterable[Lesson]:
     unknown = any(math.isnan(old) for old, _ in [*one.changes.values(), *one.task_mix.values()])
     if unknown or one.owner not in OWNERS or clean(one.rules) != one.rules:
         return
+    if one.status == "deferred":   # the next run begins with it
+        yield Lesson("", about.env, one.fault, one.owner, "do", (Case("untried", about.name, one.audit[:16] or one.id,
+                                                                     clean(one.why)[:MOST_SAID]),), dict(one.changes),
+                     dict(one.task_mix), one.rules, about.backbone, about.name)
+        return
     result = one.verdict.get("result")
     bad = one.status == "rolled_back" or (one.failed is not None and one.failed.stage in BEHAVIOUR)
     if not bad and not (one.status == "kept" and result == "helpful"):
@@ -152,7 +169,8 @@ def _lessons(about: Run, one: Intervention, clean: Clean) -> Iterable[Lesson]:
 def _votes(about: Run, contents: Contents, started_from: Sequence[str], remedy: Remedy | None) -> list[Lesson]:
     """The lessons that the run began with, each with what the run shows of it."""
     earlier = [run for run in contents.runs if (run.env, run.backbone) == (about.env, about.backbone)
-               and (run.created, run.name) < (about.created, about.name) and run.anchor_last >= 0]
+               and (run.created, run.name) < (about.created, about.name) and run.anchor_last >= 0
+               and max(run.updates, about.updates) <= LONGER * min(run.updates, about.updates)]
     votes: list[Lesson] = []
     best = max(earlier, key=lambda run: run.anchor_last, default=None)
     for one in contents.lessons:

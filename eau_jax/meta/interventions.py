@@ -38,7 +38,7 @@ class Intervention:
     step: int                 # the update before which it was decided on
     since: int                # the update from which it held; 0: never
     ended: int                # the update before which it was judged or refused; 0: not yet
-    status: str               # "unreadable" | "refused" | "canary" | "live" | "kept" | "rolled_back"
+    status: str               # "unreadable" | "refused" | "canary" | "live" | "kept" | "rolled_back" | "deferred"
     owner: str
     diagnosis: Mapping[str, Any]     # as of `proposal.Diagnosis`; {} where the text could not be read
     prediction: Mapping[str, Any]    # as of `proposal.Prediction`; likewise
@@ -106,6 +106,7 @@ def _one(run: Path, folder: Path, events: Sequence[Mapping[str, Any]]) -> Interv
         if refused and all(check.passed is not False for check in checks):
             checks.append(Check("adoption", False, refused["reason"]))
         status = ("unreadable" if not proposal else verdict["status"] if verdict else "live" if adopted else
+                  "deferred" if "deferred" in by_event else
                   "refused" if refused or not gate.get("accepted", True) else "canary")
         changes, mix = _pairs(run, proposal, gate)
         ended = (verdict or refused or {}).get("step") or (record["step"] if status in ("refused", "unreadable") else 0)

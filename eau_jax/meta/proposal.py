@@ -9,13 +9,22 @@ A proposal is text until `parse` has read it; nothing else of what a proposer wr
 
 import dataclasses
 import json
-from typing import Any, Mapping
+from typing import Any, Collection, Mapping
 
 OWNERS = ("user", "env", "rl", "infra", "checker", "policy", "none")
 MOST_BYTES = 65_536   # of a proposal's text
 MOST_CHANGES = 2      # knobs in one proposal
 MOST_CODE = 8192      # characters of a rule in Python
 FIELDS = {"base_generation", "changes", "rules", "python", "task_mix", "diagnosis", "prediction", "ttl_updates", "why"}
+
+
+LANES = ("rules", "task_mix")   # what is changed beside knobs
+
+
+def is_fixed(what: str, fixed: Collection[str]) -> bool:
+    """Whether a knob, or a lane, is among what no change may touch, by its own name or by its owner's."""
+    owner = {"rules": "user", "task_mix": "env"}.get(what, what.split(".")[0])
+    return what in fixed or owner in fixed
 
 
 class ProposalError(ValueError):

@@ -9,10 +9,10 @@ nobody but a person can mend it.
 history.json is a list of earlier proposals, oldest first:
 
     {"step": 20, "owner": "env", "changes": {"env.max_turns": [8, 10]}, "rules": "", "task_mix": {},
-     "status": "live" | "kept" | "rolled_back" | "refused", "ended": 30}
+     "status": "live" | "kept" | "rolled_back" | "refused" | "deferred", "ended": 30}
 
-`step` is the update from which it held (or at which it was refused), `ended` the one at which it was judged. What was
-refused is not proposed again for 50 updates.
+`step` is the update from which it held (or at which it was refused, or put off to the next run: "deferred"), `ended` the
+one at which it was judged. What was refused is not proposed again for 50 updates.
 """
 
 import json
@@ -99,7 +99,7 @@ def _blocked(scene: Scene, past: Sequence[Past], move: Move) -> bool:
     mine = [item for item in past if item.owner == move.owner and item.status != "refused"]
     failures = sum(item.status == "rolled_back" for item in mine)
     last = [item.ended if item.status == "rolled_back" else item.step for item in mine]
-    if any(item.status == "live" for item in mine) or scene.step < max(last, default=-math.inf) + (
+    if any(item.status in ("live", "deferred") for item in mine) or scene.step < max(last, default=-math.inf) + (
             scene.cooldown * (1 + failures)):
         return True
     changes = {path: [scene.values[path], new] for path, new in move.changes.items()}

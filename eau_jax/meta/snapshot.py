@@ -23,6 +23,7 @@ from eau_jax.core.part import Env
 from eau_jax.core.records import plain, read_lines
 from eau_jax.core.types import HeldOutTask, Task
 from eau_jax.meta import pool
+from eau_jax.meta.proposal import is_fixed
 from eau_jax.meta.proposer import View
 from eau_jax.rollout.seeds import turn_seed
 from eau_jax.users.voice import leaks
@@ -66,6 +67,7 @@ class Sources:
     first: Mapping[str, float] = dataclasses.field(default_factory=dict)      # {knob: value} that the run began with
     python_rules: bool = False               # rules in Python are taken
     cooldown: int = 0                        # updates for which what was changed stays as it is
+    fixed: tuple[str, ...] = ()              # knobs and owners that no change may touch: they are not shown
     diagnosis: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     history: Sequence[Mapping[str, Any]] = ()   # earlier proposals and what became of them
     pool: Path | None = None                 # folder of the experience pool
@@ -85,9 +87,10 @@ def build(root: Path, sources: Sources, limits: Limits = Limits()) -> View:
     for folder in (view.folder, view.inbox, view.home):
         folder.mkdir()
     files = {"SKILL.md": SKILL.read_text(encoding="utf-8"), "metrics.jsonl": _metrics(sources.run, limits.rows),
-             "knobs/schema.json": _json(schema(sources.knobs)),
+             "knobs/schema.json": _json(_free(schema(sources.knobs), sources.fixed)),
              "knobs/current.json": _json({"generation": sources.generation, "step": sources.step,
-                                          "values": knob.values(sources.knobs), "first": sources.first,
+                                          "values": _free(knob.values(sources.knobs), sources.fixed),
+                                          "first": _free(sources.first, sources.fixed),
                                           "task_mix": sources.task_mix, "cooldown": sources.cooldown,
                                           "python_rules": sources.python_rules}),
              "rules/current.toml": sources.rules, "rules/own.toml": sources.env.rules,
@@ -103,6 +106,10 @@ def build(root: Path, sources: Sources, limits: Limits = Limits()) -> View:
     for path in [*view.folder.rglob("*"), view.folder]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     return view
+
+
+def _free(by_knob: Mapping[str, Any], fixed: Sequence[str]) -> dict[str, Any]:
+    return {path: value for path, value in by_knob.items() if not is_fixed(path, fixed)}
 
 
 def schema(tree: Any) -> dict[str, dict[str, Any]]:

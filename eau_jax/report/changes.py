@@ -44,9 +44,9 @@ def section(found: Sequence[Intervention]) -> list[Html]:
     if not found:
         return []
     kept, back = (sum(one.status == status for one in found) for status in ("kept", "rolled_back"))
-    going = sum(one.status in ("live", "canary") for one in found)
+    going, later = (sum(one.status in statuses for one in found) for statuses in (("live", "canary"), ("deferred",)))
     said = (f"{count(len(found), 'proposal')}: {kept} kept, {back} taken back, {going} under way, "
-            f"{len(found) - kept - back - going} refused.")
+            + f"{later} for the next run, " * bool(later) + f"{len(found) - kept - back - going - later} refused.")
     rows = [_row(one) for one in found[-LIMIT:]]
     head = ("id", "update", "by", "diagnosis and evidence", "change", "prediction", "gate", "canary", "verdict")
     left_out = f"{len(found) - LIMIT} earlier ones are not listed." if len(found) > LIMIT else ""

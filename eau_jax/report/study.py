@@ -18,7 +18,8 @@ from eau_jax.eval.numbers import Interval
 from eau_jax.report.curves import read_steps
 from eau_jax.report.draw import plot_runs, whiskers
 from eau_jax.report.markup import Html, count, folded, note, number, style, table, tag
-from eau_jax.study import Cell, Study, cells, folder_of, progress
+from eau_jax.meta.harvest import played
+from eau_jax.study import Cell, Study, cells, folder_of, last_score, progress, result_of, runs_of
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 CURVES = {"curves": "rollout/score_mean", "success": "rollout/success_rate"}
@@ -36,6 +37,8 @@ class Run(NamedTuple):
     score: float                # held-out score after the last one; nan where there is none
     before: Mapping[str, float]     # by task, before the first update
     after: Mapping[str, float]      # by task, after the last one
+    episodes: float             # all that were played to train it: of a campaign, in all of its runs
+    beside: float               # of these, the ones that nothing was learned from: canaries, anchor tasks, causal tests
     tokens: float               # of all training episodes, prompts and replies included
     sampled: float              # of these, sampled by the policy
     seconds: float              # in updates: without starting up, cold start and evaluation
@@ -48,19 +51,20 @@ def read(study: Study) -> list[Run]:
 
 
 def _read(study: Study, cell: Cell) -> Run:
-    folder, how_far = folder_of(study, cell), progress(study, cell)
-    lines, times = (read_steps(folder / name) if (folder / name).exists() else []
+    folder, how_far, runs = result_of(study, cell), progress(study, cell), runs_of(study, cell)
+    lines, times = ([line for run in runs if (run / name).exists() for line in read_steps(run / name)]
                     for name in ("metrics.jsonl", "timings.jsonl"))
     sealed = {line["step"]: line for line in read_lines(sealed_file(folder))} if sealed_file(folder).exists() else {}
     manifest = folder / "manifest.json"
     revision = json.loads(manifest.read_text(encoding="utf-8"))["git_revision"] if manifest.exists() else None
-    first, last = sealed.get(0, {}), sealed.get(study.updates, {}) if how_far.finished else {}
+    first, last = sealed.get(0, {}), last_score(folder) if how_far.finished else {}
     value = lambda line, *names: _product(line.get(f"rollout/{name}") for name in ("episodes", *names))
     return Run(
         cell, how_far.updates, how_far.finished,
-        "" if how_far.finished else last_line(folder.with_name(f"{cell.seed}.log")),
+        "" if how_far.finished else last_line(folder_of(study, cell).with_name(f"{cell.seed}.log")),
         *(line.get("score", float("nan")) for line in (first, last)),
         *(line.get("by_task") or ({"all": line["score"]} if line else {}) for line in (first, last)),
+        *(sum(sum(played(line)[part]) for line in lines) for part in (slice(None), slice(2, None))),
         sum(value(line, "tokens_mean") for line in lines),
         sum(value(line, "turns_mean", "action_tokens_mean") for line in lines),
         sum(line.get(name) or 0.0 for line in times for name in ("rollout_s", "annotate_s", "update_s")),
@@ -86,6 +90,8 @@ class Line(NamedTuple):
     gain: Difference                # from the first update to the last, of the same runs
     difference: Difference | None   # to the baseline; None for itself
     updates: float                  # means over runs
+    episodes: float
+    beside: float
     tokens: float
     sampled: float
 
@@ -127,7 +133,8 @@ def summarise(study: Study, runs: Sequence[Run]) -> Summary:
                     paired_by_seed({run.cell.seed: run.before for run in chosen}, tasks(environment, method)),
                     None if method == study.baseline else
                     paired_by_seed(tasks(environment, study.baseline), tasks(environment, method)),
-                    *(_mean([getattr(run, name) for run in chosen]) for name in ("updates", "tokens", "sampled"))))
+                    *(_mean([getattr(run, name) for run in chosen]) for name in (
+                        "updates", "episodes", "beside", "tokens", "sampled"))))
     scores = {method: {environment: [run.score for run in of(environment, method)] for environment in study.environments}
               for method in study.methods}
     overall = [Overall(method, sum(map(len, values.values())), interquartile_mean(values),
@@ -171,7 +178,7 @@ def _pictures(study: Study, runs: Sequence[Run], summary: Summary) -> dict[str, 
     for run in runs:
         if run.updates:
             groups = curves.setdefault(run.cell.environment, {})
-            groups.setdefault(run.cell.method, []).append(folder_of(study, run.cell))
+            groups.setdefault(run.cell.method, []).append(result_of(study, run.cell))
     if curves:
         panels = {name: {method: groups[method] for method in study.methods if method in groups} for name, groups in curves.items()}
         made |= {name: plot_runs(panels, metric, plots / f"{name}.png") for name, metric in CURVES.items()}
@@ -224,8 +231,10 @@ def _body(study: Study, source: str, runs: Sequence[Run], summary: Summary,
              "Differences are paired by seed and task: all methods of a seed play the same tasks, and begin with the same "
              "weights where their settings of model and cold start agree. The picture shows Student's t."),
         tag("h2", "What a run used"), _costs(summary, runs),
-        note("Means over finished runs. Tokens are those of the training episodes. Time is that of collecting and learning "
-             "on the machine at hand, without starting up, cold start and evaluation; runs at the same time slow each other."),
+        note("Means over finished runs, of a campaign over all that it plays. Beside the batches are episodes of canaries, of "
+             "the anchor tasks and of causal tests. Tokens are those of the training episodes. Time is that of collecting and "
+             "learning on the machine at hand, without starting up, cold start and evaluation; runs at the same time slow each "
+             "other."),
         tag("h2", "What this shows and what it does not"), *map(note, _caveats(study, summary, runs)),
         tag("h2", "Runs"),
         table(("environment", "method", "seed", "updates", "held-out score", "state"), [
@@ -253,8 +262,9 @@ def _score_row(line: Line) -> tuple[str, ...]:
 def _costs(summary: Summary, runs: Sequence[Run]) -> Html:
     minutes = {line[:2]: _mean([run.seconds / 60 for run in runs if run.finished and run.cell[:2] == line[:2]])
                for line in summary.lines}
-    return table(("environment", "method", "updates", "tokens", "sampled tokens", "minutes"), [
-        (line.environment, line.method, number(line.updates), number(round(line.tokens)), number(round(line.sampled)),
+    return table(("environment", "method", "updates", "episodes", "beside batches", "tokens", "sampled tokens", "minutes"), [
+        (line.environment, line.method, number(line.updates),
+         *(number(round(value)) for value in (line.episodes, line.beside, line.tokens, line.sampled)),
          f"{minutes[line[:2]]:.1f}") for line in summary.lines])
 
 

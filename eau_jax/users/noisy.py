@@ -1,7 +1,9 @@
 """A seeded stand-in for an LLM user, for tests and offline experiments: it drifts, leaves, paraphrases and leaks.
 
 What it decides (`drift`, `leave`) is drawn from the key of the step, what it says (`paraphrase`, `leak`) from the seed
-of the reply. Inside a mixture only its words are heard: there the state advances by the symbolic rules.
+of the reply. Inside a mixture only its words are heard: there the state advances by the first user's decisions. `fickle` has
+noisy's decisions and the symbolic user's words: as the first of a mixture with `noisy` it makes a user who drifts and
+leaves whoever words the replies.
 """
 
 import jax
@@ -13,20 +15,25 @@ from eau_jax.core.knobs import knob
 from eau_jax.core.part import Reply, User, Words
 from eau_jax.core.types import Array
 from eau_jax.users.rules import Rules, decide
+from eau_jax.users.symbolic import symbolic
 
 _OPENINGS = ("Well, ", "Hm, ", "Let me see. ", "Good question. ", "So, ")
 _CLOSINGS = (" Thanks.", " I hope that helps.", " All right?", "")
 
 
 @struct.dataclass
-class Knobs:
+class Whims:
     drift: float = knob(0.1, 0.0, 1.0, "probability of another reply than the rules' (LEAVE is never drifted to)")
     leave: float = knob(0.02, 0.0, 1.0, "probability of leaving at a reply")
+
+
+@struct.dataclass
+class Knobs(Whims):
     paraphrase: float = knob(0.5, 0.0, 1.0, "probability of other words around the draft")
     leak: float = knob(0.05, 0.0, 1.0, "probability of saying one undisclosed value, where there is one")
 
 
-def respond(rules: Rules, knobs: Knobs, features: Array, key: Array) -> Array:
+def respond(rules: Rules, knobs: Whims, features: Array, key: Array) -> Array:
     """The rules' reply, or with probability `drift` one of the other replies; LEAVE with probability `leave`.
 
     features i32[F] -> i32[]
@@ -56,3 +63,4 @@ def _pick(choices: tuple[str, ...], draw: float) -> str:
 
 
 noisy = User(name="noisy", knobs=Knobs(), respond=respond, voice=voice)
+fickle = User(name="fickle", knobs=Whims(), respond=respond, voice=symbolic.voice)

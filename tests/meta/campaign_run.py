@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 from eau_jax.core.records import RunFolder
@@ -142,7 +143,9 @@ def played(config, plan):
     home = Path(config.root) / config.name
     if plan.get("exit") == 2:
         return 2
-    make(home, config.learn.steps, tuple(plan.get("anchor", (0.2, 0.6))), created=f"2026-01-{int(config.name[-2:]):02d}")
+    shutil.rmtree(home, ignore_errors=True)   # it may go on: it is longer then
+    updates = min(config.learn.episodes // 64 or config.learn.steps, config.learn.steps)
+    make(home, updates, tuple(plan.get("anchor", (0.2, 0.6))), created=f"2026-01-{int(config.name[-2:]):02d}")
     ends = plan.get("leak") or plan.get("exit")
     if ends or plan.get("quiet"):
         for part in (*(home / "proposals").glob("*/*"), *(home / "rounds").iterdir(), home / "audit.jsonl"):

@@ -13,12 +13,14 @@ import pytest
 from campaign_run import played
 
 from eau_jax import campaign as campaigns, child
-from eau_jax.campaign import Campaign, Launch, summary, usable
+from eau_jax.campaign import Campaign, Launch, summary
+from eau_jax.campaign_start import usable
 from eau_jax.config import ConfigError
 from eau_jax.config_file import describe, load_config, replace
 from eau_jax.core.records import read_lines
 from eau_jax.meta.pool import read
 from eau_jax.meta.recommend import Start
+from eau_jax.meta.rule_proposer import rules
 from eau_jax.progress import Watch
 from eau_jax.users.symbolic import symbolic
 
@@ -61,11 +63,12 @@ def begin(tmp_path, monkeypatch):
 
     monkeypatch.setattr(child, "play", play)
 
-    def begun(plan, most=3, pool="", changes=None):
+    def begun(plan, most=3, pool="", changes=None, **launch):
         plans.clear()
         plans.update(plan)
         with Watch() as watch:
-            made = Campaign(replace(load_config(str(file)), changes or {}), source(changes or {}), Launch(most, pool), watch)
+            made = Campaign(replace(load_config(str(file)), changes or {}), source(changes or {}),
+                            Launch(most, pool, **launch), watch)
             made.play()
             watch.console.print(summary(made))
         return made
@@ -162,6 +165,51 @@ def test_only_what_the_config_can_begin_with_is_taken():
                                                                   "task mix left out"]
     assert "did you mean 'env.max_turns'" in found.reasons[1]
     assert usable(start, config, {"easy": 1.0}).task_mix == {"easy": 1.0}
+
+
+def test_runs_share_a_number_of_episodes(begin):
+    """A batch of 64; a run of 10 updates plays 2 times 16 anchor episodes beside it, one of 30 or more 6 times 16 and 24."""
+    share = {"episodes": 2560, "share": 0.25, "changes": {"rollout.tasks": 16, "rollout.group": 4}}
+    made = begin({"run-01": {"anchor": (0.2, 0.9)}, "run-02": {"anchor": (0.2, 0.5)}}, most=2, **share)
+    first, second = made.runs
+    assert (asked(made, "run-01")["learn"]["episodes"], first.updates) == (640, 10)
+    left = 2560 - 640 - 32
+    assert (asked(made, "run-02")["learn"]["episodes"], second.updates) == (left, left // 64)
+    kept = json.loads((made.home / "campaign.json").read_text())
+    assert kept["over"] and kept["total"]["training"] + kept["total"]["failed"] == 640 + 64 * second.updates
+    with pytest.raises(ConfigError, match="a campaign of 2560 episodes, but 640 is asked for"):
+        begin({}, most=2, **share | {"episodes": 640})
+
+
+def test_where_the_next_run_would_repeat_one_that_goes_on(begin, capsys):
+    share = {"episodes": 2560, "share": 0.25, "changes": {"rollout.tasks": 16, "rollout.group": 4}}
+    made = begin({"run-01": {"quiet": True}}, most=3, **share)
+    assert [(run.name, run.status, run.episodes, run.updates) for run in made.runs] == [("run-01", "finished", 2560, 40)]
+    assert asked(made, "run-01")["learn"]["episodes"] == 2560 and made.best.name == "run-01"
+    assert "run-01 goes on with the 1888 episodes that are left" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("launch, words", [
+    ({"episodes": -1}, "episodes = -1 is out of range"),
+    ({"episodes": 64, "max_runs": 5}, "leaves nothing for that one; allowed: above 0, below 0.25"),
+    ({"episodes": 64, "share": 0.0}, "allowed: above 0")])
+def test_a_share_that_cannot_be(launch, words):
+    with pytest.raises(ConfigError, match=words):
+        Launch(**{"max_runs": 2, "share": 0.25} | launch)
+
+
+def test_episodes_that_are_no_batch_are_refused(begin):
+    with pytest.raises(ConfigError, match="episodes = 12 give the first run less than one batch of 4"):
+        begin({}, most=2, episodes=12, share=0.25)
+
+
+def test_what_stays_as_it_is_is_not_begun_with():
+    config = replace(load_config(str(ROOT / "tests" / "tiny_config.py")), {"meta.proposer": rules, "meta.fixed": (
+        "env.max_turns", "user", "task_mix"), "meta.canary_tasks": 2})
+    start = Start({"env.max_turns": 4.0, "env.patience": 9.0}, config.env.rules, {"easy": 1.0}, (), ())
+    found = usable(start, config, {"easy": 1.0})
+    assert (dict(found.knobs), found.rules, found.task_mix) == ({"env.patience": 9}, "", {})
+    assert found.reasons == ("left out: env.max_turns stays as it is (meta.fixed)",)
 
 
 def test_held_out_results_do_not_choose(begin):

@@ -69,6 +69,17 @@ def test_the_blast_radius_is_the_run_s():
     assert not strict.accepted and "of" in strict.reason and strict.stages[-1].name == "replay"
 
 
+@pytest.mark.parametrize("fixed, fields", [
+    (("env.max_turns",), {"changes": {"env.max_turns": 20}}), (("env",), {"changes": {"env.max_turns": 20}}),
+    (("user",), {"rules": KINDER}), (("rules",), {"rules": KINDER}),
+    (("env",), {"task_mix": {"easy": 0.45, "medium": 0.3, "hard": 0.25}}),
+    (("task_mix",), {"task_mix": {"easy": 0.45, "medium": 0.3, "hard": 0.25}})])
+def test_what_stays_as_it_is_is_refused(fixed, fields):
+    decision = decide(proposal(**fields), limits=Limits(fixed=fixed))
+    assert not decision.accepted and "stays as it is in this run (meta.fixed)" in decision.reason
+    assert decide(proposal(changes={"rl.entropy.coef": 0.004}), limits=Limits(fixed=fixed)).accepted
+
+
 def test_without_records_the_replay_cannot_tell_and_refuses_nothing():
     decision = decide(proposal(), episodes=records()[:3])
     assert decision.accepted and decision.stages[-1].passed is None and "16 are needed" in decision.stages[-1].reason

@@ -6,9 +6,9 @@ import json
 import math
 
 import pytest
-from campaign_run import make
+from campaign_run import make, note
 
-from eau_jax.core.records import RunFolderError
+from eau_jax.core.records import RunFolder, RunFolderError
 from eau_jax.meta import interventions
 from eau_jax.meta.document import DocumentError
 from eau_jax.meta.harvest import Remedy, cost, harvest, success
@@ -42,6 +42,29 @@ def test_what_became_of_each_change(tmp_path):
     plays = interventions.anchors(interventions_rows(tmp_path / "run"))
     assert interventions.around(plays, found["11-1"]) == pytest.approx((0.275, 0.35))    # updates 5 and 10, and 15
     assert all(map(math.isnan, interventions.around(plays, found["26-1"])))
+
+
+def test_what_waits_for_the_next_run_is_what_it_begins_with(tmp_path):
+    run = make(tmp_path / "run")
+    with RunFolder(run) as folder:
+        note(folder, 36, "deferred", id="36-1")
+    assert {one.id: one.status for one in interventions.read(run)}["36-1"] == "deferred"
+    contents = take(tmp_path / "pool", run)
+    lesson = next(one for one in contents.lessons if one.task_mix)
+    assert (lesson.advice, [case.vote for case in lesson.cases], lesson.fault) == ("do", ["untried"], "all_hard")
+    assert recommend(contents, "intention", lesson.backbone).task_mix == {"easy": 0.6, "hard": 0.4}
+
+
+def test_runs_of_another_length_do_not_vote(tmp_path):
+    """The second one has more success on the anchor tasks, and three times as many updates."""
+    for updates, votes in ((40, 1), (120, 0)):
+        pool = tmp_path / str(updates)
+        first = take(pool, make(tmp_path / f"first{updates}", 40, (0.2, 0.5), created="2026-01-01"), "a")
+        begun = [one.id for one in first.lessons if one.advice == "do"]
+        run = make(tmp_path / f"second{updates}", updates, (0.2, 0.95), created="2026-01-02")
+        after = take(pool, run, "b", started_from=begun)
+        lesson = next(one for one in after.lessons if one.id == begun[0])
+        assert sum(case.audit == "anchor_curve" for case in lesson.cases) == votes
 
 
 def interventions_rows(run):

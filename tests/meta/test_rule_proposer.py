@@ -200,6 +200,7 @@ def past(status, step, ended, changes=None, owner="env", **more):
 
 @pytest.mark.parametrize("history, allowed", [
     ((), True),
+    ((past("deferred", 25, 25),), False),
     ((past("live", 25, 25),), False),                                           # one change of an owner at a time
     ((past("live", 25, 25, {RATE: [1e-3, 5e-4]}, owner="rl"),), True),          # others do not count
     ((past("kept", 26, 29),), False), ((past("kept", 25, 30),), True),          # five updates of rest, its own time counts

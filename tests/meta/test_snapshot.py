@@ -15,12 +15,16 @@ from tiny_config import config as tiny
 from eau_jax import train
 from eau_jax.config import Sft
 from eau_jax.config_file import replace, runnable
+from eau_jax.core import knobs as knob
 from eau_jax.core.records import read_lines
 from eau_jax.core.types import HeldOutTask
 from eau_jax.envs.gyms.intention import intention
 from eau_jax.eval.held_out import sealed_file
 from eau_jax.meta.lesson import Case, Lesson, dump
 from eau_jax.meta.snapshot import Limits, SnapshotError, Sources, build, hidden, manifest, masked, tampered
+from eau_jax.users.mixture import mixture
+from eau_jax.users.noisy import noisy
+from eau_jax.users.symbolic import symbolic
 from eau_jax.users.voice import leaks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -91,6 +95,15 @@ def test_values_that_a_task_hides_are_handles(tmp_path, name):
 def test_masking(text, secrets, expected):
     assert masked(text, secrets) == expected
     assert leaks(masked(text, secrets), secrets) == ()
+
+
+def test_what_no_change_may_touch_is_not_shown(tmp_path):
+    knobs = {"env": intention.knobs, "user": mixture(symbolic, noisy).knobs}
+    given = dict(knobs=knobs, first=knob.values(knobs), fixed=("user", "env.max_turns"))
+    view = build(tmp_path / "snap", sources(write_run(tmp_path / "run"), **given))
+    current, schema = view.json("knobs/current.json"), view.json("knobs/schema.json")
+    assert schema.keys() == current["values"].keys() == current["first"].keys()
+    assert "env.patience" in schema and not {"env.max_turns", "user.epsilon", "user.second.leak"} & schema.keys()
 
 
 def test_only_what_is_named_is_copied(tmp_path):

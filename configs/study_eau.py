@@ -1,0 +1,59 @@
+"""EAU against plain PPO, a generic meta-agent and changes between runs only, on Intention and telecom, five seeds.
+
+Reproduces   nothing published: EAU's comparison at toy size. In training the user drifts, leaves, paraphrases and leaks; on
+             the held-out tasks he is another one, who drifts and leaves twice as often, paraphrases nearly always and never
+             leaks. All begin with the same cold start and play the same number of episodes, with those of canaries, anchor
+             tasks and causal tests. generic, cross_run and eau are campaigns of two runs that share them: the second one begins
+             with what the first found out, or else the first goes on.
+Hardware     2 CPU cores, 3 GB of memory.
+Time         40 runs or campaigns; see the README. Stop it and start it again as you like.
+Expected     not measured.
+Command      eau-jax compare-methods configs/study_eau.py --jobs 2      (--updates 12 --seeds 0 is a first look)
+"""
+
+from pathlib import Path
+
+from eau_jax.config import Config, Meta
+from eau_jax.config_file import load_config, load_method, replace
+from eau_jax.envs.gyms import intention_tasks
+from eau_jax.meta.rule_proposer import rules
+from eau_jax.study import Study
+from eau_jax.users.mixture import mixture
+from eau_jax.users.noisy import fickle, noisy
+
+CONFIGS = Path(__file__).parent
+OTHER = noisy._replace(name="noisy_other", knobs=noisy.knobs.replace(drift=0.2, leave=0.04, paraphrase=0.9, leak=0.0))
+META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16, anchor_every=6)
+
+
+def whole(name: str, bucket=None) -> Config:
+    """A small config with all of EAU but its RL method."""
+    base = load_config(str(CONFIGS / f"{name}.py"))
+    return replace(base, {"user": mixture(fickle, noisy), "meta": META, "eval.user": OTHER, "tasks.bucket": bucket,
+                          "knobs": {**base.knobs, "user.epsilon": 0.5}})
+
+
+def arm(rl: str, ablation: str):
+    """An ablation of `ablations.py` on top of an RL method."""
+    method, taken_away = load_method(CONFIGS / "methods" / f"{rl}.py"), load_method(f"{CONFIGS / 'ablations.py'}:{ablation}")
+    return lambda config: taken_away(method(config))
+
+
+def plain(config: Config) -> Config:
+    """PPO per token, without a meta-agent, and the symbolic user words nothing."""
+    made = arm("ppo", "none")(config)
+    return replace(made, {"knobs": {**made.knobs, "user.epsilon": 0.0}})
+
+
+def study() -> Study:
+    return Study(
+        name="eau",
+        environments={"intention": whole("quickstart", intention_tasks.bucket), "telecom": whole("telecom_small")},
+        methods={"ppo": plain, "generic": arm("ppo", "generic"), "cross_run": arm("eau", "cross_run"),
+                 "eau": arm("eau", "eau")},
+        baseline="ppo",
+        seeds=(0, 1, 2, 3, 4),
+        updates=40,
+        by_episodes=True,
+        campaigns={"generic": 2, "cross_run": 2, "eau": 2},
+    )

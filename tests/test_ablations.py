@@ -1,0 +1,81 @@
+"""What each ablation takes away from a config with all of EAU, and that the studies of them can be run."""
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from eau_jax.config import Config, ConfigError, Meta, knob_tree
+from eau_jax.config_file import call, load_config, load_method, replace
+from eau_jax.core import knobs as knob
+from eau_jax.study import Study, configured
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+WHOLE = load_config(str(CONFIGS / "eau_rules.py"))
+
+
+def ablated(name: str, base: Config = WHOLE) -> Config:
+    return load_method(f"{CONFIGS / 'ablations.py'}:{name}")(base)
+
+
+def epsilon(config: Config) -> float:
+    return float(knob.values(knob_tree(config))["user.epsilon"])
+
+
+def test_each_takes_away_what_its_name_says():
+    assert ablated("eau") == WHOLE and WHOLE.meta.proposer is not None
+    none = ablated("none")
+    assert none.meta == Meta() and none.tasks.bucket is None and epsilon(none) == 0.5
+    generic = ablated("generic")
+    assert generic.meta.between_runs and generic.meta.fixed == ("user",) and not generic.meta.causal_tests
+    assert epsilon(generic) == 0.0 and generic.meta.proposer == WHOLE.meta.proposer
+    cross = ablated("cross_run")
+    assert cross.meta.between_runs and not cross.meta.fixed and cross.meta.causal_tests and epsilon(cross) == 0.5
+    assert not ablated("in_run", replace(WHOLE, {"meta.pool": "pool"})).meta.pool
+    for name, share in (("epsilon_0", 0.0), ("epsilon_half", 0.5), ("epsilon_1", 1.0)):
+        made = ablated(name)
+        assert epsilon(made) == share and made.meta.fixed == ("user.epsilon",) and not made.meta.between_runs
+
+
+@pytest.mark.parametrize("rl", ["ppo", "userrl", "infopo"])
+def test_each_stands_on_each_method(rl):
+    based = load_method(CONFIGS / "methods" / f"{rl}.py")(WHOLE)
+    for name in ("none", "generic", "cross_run", "in_run", "eau", "epsilon_1"):
+        made = ablated(name, based)
+        assert made.algorithm == based.algorithm and made.algorithm != WHOLE.algorithm
+
+
+@functools.cache
+def study(name: str) -> Study:
+    return call(str(CONFIGS / f"{name}.py"), "study", Study)
+
+
+def test_the_study_of_eau():
+    one = study("study_eau")
+    assert list(one.methods) == ["ppo", "generic", "cross_run", "eau"]
+    assert one.campaigns.keys() == one.methods.keys() - {"ppo"}
+    assert one.seeds == (0, 1, 2, 3, 4) and one.by_episodes and list(one.environments) == ["intention", "telecom"]
+    arms = {method: configured(one, "telecom", method, 0) for method in one.methods}
+    assert [epsilon(made) for made in arms.values()] == [0.0, 0.0, 0.5, 0.5]
+    assert [made.meta.between_runs for made in arms.values()] == [False, True, True, False]
+    assert arms["ppo"].meta.proposer is None and arms["ppo"].learn.episodes == one.updates * 48
+    for made in arms.values():
+        values = knob.values(knob_tree(made))
+        training = [values[f"user.{name}"] for name in ("first.drift", "first.leave", "second.paraphrase", "second.leak")]
+        held_out = [float(getattr(made.eval.user.knobs, name)) for name in ("drift", "leave", "paraphrase", "leak")]
+        assert min(training) > 0 and all(a != b for a, b in zip(training, held_out, strict=True))
+
+
+def test_the_study_of_ablations():
+    one = study("study_ablations")
+    assert len(one.methods) == 24 and one.baseline == "ppo+none" and len(one.campaigns) == 18
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"meta.fixed": ("user", "env", "rl")}, "leaves nothing to change"),
+    ({"meta.between_runs": True, "meta.swaps": 3}, "meta.swaps = 3 would do nothing, because meta.between_runs makes no"),
+    ({"learn.episodes": 127}, "learn.episodes = 127 is less than one batch of rollout.tasks . rollout.group = 128"),
+    ({"learn.episodes": -1}, "learn.episodes = -1 is out of range")])
+def test_settings_that_cannot_be(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        replace(WHOLE, changes)
