@@ -176,6 +176,20 @@ def test_a_server_killed_in_the_middle_of_a_batch_comes_back_with_the_same_weigh
     assert made._fleet.restarts == 1 and made.counts["failures"] >= 8
 
 
+def test_a_start_goes_on_when_the_episode_that_asked_for_it_is_over(tmp_path):
+    made = sampler(local(tmp_path / "log", starts_after_s=0.5))
+    server = made._fleet.servers[0].process
+
+    async def play():
+        os.kill(children(server._guard.pid)[0], signal.SIGKILL)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await ask(made, "s", [5, 6])
+        return await ask(made, "t", [5, 6])
+
+    assert run(made, play).tokens.size and made._fleet.restarts == 1
+
+
 def test_a_server_that_keeps_dying_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr("eau_jax.samplers.fleet.RESTARTS", 2)
     made = sampler(local(tmp_path / "log", dies_after=1), retries=9)

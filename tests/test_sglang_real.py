@@ -42,7 +42,7 @@ def sampler(request, tmp_path_factory):
     python = os.environ.get(variable, "")
     if not python:
         pytest.skip(f"{variable} names no interpreter that has {kind}; scripts/sglang_cpu {kind} FOLDER makes one")
-    server = LocalServer(python=python, kind=kind, device="cpu", environment=STUBS[kind],
+    server = LocalServer(python=python, kind=kind, device="cpu", environment=STUBS[kind], start_s=1700.0,
                          log=str(tmp_path_factory.mktemp("log") / "server.log"))
     made = SGLang((server,), timeout_s=600.0, retries=5)(CONFIG, slots=8, length=LENGTH, top_p=1.0, top_k=0)
     began = time.perf_counter()

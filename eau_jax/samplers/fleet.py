@@ -34,6 +34,7 @@ class Server:
     doubtful: bool = False      # it failed: whether it is there and holds our weights is to be seen
     restarts: int = 0           # since the last push
     sessions: int = 0           # episodes that live on it
+    mending: asyncio.Task | None = None
     locks: PerLoop[asyncio.Lock] = dataclasses.field(default_factory=lambda: PerLoop(asyncio.Lock))
 
     @property
@@ -93,12 +94,17 @@ class Fleet:
             one.rests_until, one.doubtful = time.monotonic() + REST_S, True
 
     async def _mend(self, server: Server) -> None:
-        """A server that has failed, or holds other weights than ours, is brought back."""
+        """A server that has failed is looked at, and brought back where that is needed. Whoever waits may give up waiting: a
+        start that has begun goes on."""
         if _sound(server):
             return
+        if server.mending is None or server.mending.done():
+            server.mending = asyncio.ensure_future(self._mend_now(server))
+            server.mending.add_done_callback(lambda task: task.cancelled() or task.exception())   # it has been looked at
+        await asyncio.shield(server.mending)
+
+    async def _mend_now(self, server: Server) -> None:
         async with await server.locks.get():
-            if _sound(server):
-                return   # somebody else has seen to it
             if server.process is not None:
                 if not server.process.running() or not await asyncio.to_thread(server.process.healthy, HEALTH_S):
                     await self._restart(server)
