@@ -75,7 +75,8 @@ def study_of(suite: Suite, proposer: Proposer = rules) -> Study:
             arms[fault.name] = functools.partial(_after, unwatched, inject)
         arms[f"{fault.name}+{proposer.name}"] = functools.partial(_after, with_it, inject)
     environments = {name: prepared(config, suite.updates) for name, config in suite.environments.items()}
-    return Study(suite.name, environments, arms, HEALTHY, suite.seeds, suite.updates, suite.root)
+    return Study(name=suite.name, environments=environments, methods=arms, baseline=HEALTHY, seeds=suite.seeds,
+                 updates=suite.updates, root=suite.root)
 
 
 def named(where: str) -> Proposer:

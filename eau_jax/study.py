@@ -314,7 +314,8 @@ def source_of(study: Study, cell: Cell, source: str) -> str:
              if field.name in ("name", "root", "seeds", "updates", "by_episodes", "baseline")}
     return (f"{source}\n\n# Appended by eau-jax: one run of the study above.\n"
             f"from dataclasses import replace as _replace\n\nfrom eau_jax.study import configured as _configured\n\n\n"
-            f"def config():\n    return _configured(_replace(study(), **{plain!r}), *{tuple(cell)!r})\n")
+            f"def config(_study=study()):  # the study may use another function of this name\n"
+            f"    return _configured(_replace(_study, **{plain!r}), *{tuple(cell)!r})\n")
 
 
 def parse(path: str, study: Study, arguments: list[str]) -> tuple[Study, Any]:
