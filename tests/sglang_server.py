@@ -189,7 +189,7 @@ class Scripted:
         if path == "/model_info":
             return 200, {"model_path": "", **({"weight_version": self.label} if self.switches.labels else {})}
         if path == "/server_info":
-            jax = {"precompile_token_paddings": [64], "disable_overlap_schedule": not self.switches.overlap}
+            jax = {"disable_precompile": False, "disable_overlap_schedule": not self.switches.overlap}
             return 200, {"context_length": self.switches.context, "device": "cpu", **(jax if self.switches.jax else {})}
         if path in ("/health", "/flush_cache"):
             return 200, None

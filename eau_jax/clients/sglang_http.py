@@ -103,7 +103,7 @@ class Capabilities(NamedTuple):
     @property
     def jax(self) -> bool:
         """Whether it is sglang-jax."""
-        return "precompile_token_paddings" in self.settings
+        return "disable_precompile" in self.settings
 
     @property
     def pauses(self) -> bool:
