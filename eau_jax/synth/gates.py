@@ -15,7 +15,7 @@ The order of the steps (G6) rejects nothing: it is written down. `replay` has th
 """
 
 import random
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple
 
 from eau_jax.synth.domain import Case, Domain, Look, Step, Verdict, Wish, steps_of
 from eau_jax.synth.ground import gold
@@ -144,10 +144,16 @@ def is_unique(this: Subject) -> Reject | None:
     for wish in this.wishes:
         for table, key, fields in wish.refers:
             fits = [name for name, row in this.case.rows(this.case.start, table)
-                    if all(row.get(field) == value for field, value in fields.items())]
+                    if all(_has(row, field, value) for field, value in fields.items())]
             if fits != [key]:
                 return Reject("AMBIG", f"{wish.atom}: {table} that fit: {', '.join(fits) or 'none'}; meant: {key}")
     return None
+
+
+def _has(row: Mapping[str, Any], field: str, value: Any) -> bool:
+    """Whether a field has a value; "items[].name": whether that of some item has."""
+    name, several, inner = field.partition("[].")
+    return any(item.get(inner) == value for item in row.get(name) or ()) if several else row.get(name) == value
 
 
 def obeys(this: Subject) -> Reject | None:

@@ -44,8 +44,9 @@ def compare(domain: Domain, case: Case, state: State, step: Step) -> Iterator[Mi
     unmet = [need.id for need in action.needs if not need.holds(look)]
     result = case.call(state, step)
     if bool(unmet) != result.failed:
-        yield Mismatch(step.tool, "needs", f"{dict(step.arguments)}: declared to {'fail: ' + unmet[0] if unmet else 'succeed'}, "
-                                           f"but it says {result.text[:200]}")
+        expected = f"fail: {unmet[0]}" if unmet else "succeed"
+        yield Mismatch(step.tool, "needs",
+                       f"{dict(step.arguments)}: declared to {expected}, but it says {result.text[:200]}")
         return
     yield from _effects(domain, case, state, look, result.state, unmet)
     for invariant in domain.invariants:
@@ -60,6 +61,6 @@ def _effects(domain: Domain, case: Case, state: State, look: Look, after: State,
     changed = case.changes(state, after)
     for place in sorted({*wanted, *changed}):
         if place not in changed or place not in wanted or wanted[place] != changed[place]:
-            yield Mismatch(look.step.tool, "effects", f"{'.'.join(place)}: declared {wanted.get(place, 'no change')!r}, found "
-                                                      f"{changed.get(place, 'no change')!r}")
+            yield Mismatch(look.step.tool, "effects", f"{'.'.join(place)}: declared {wanted.get(place, 'no change')!r}, "
+                                                      f"found {changed.get(place, 'no change')!r}")
             return

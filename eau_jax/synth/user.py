@@ -10,6 +10,14 @@ from eau_jax.synth.domain import Persona, Record, Step, Wish
 from eau_jax.synth.record import Instance
 
 PARTS = ("number", "details", "payment")
+PERSONAS = {
+    "plain": Persona("You say what is asked.", {}, ("{}", "Well, {}")),
+    "terse": Persona("You say as little as you can.", {"confirm_strict": 1, "correct_on_mismatch": 0}, ("{}", "So: {}")),
+    "open": Persona("You tell all that you know at once.", {"reveal_goals": 1, "volunteer_id": 1}, (
+        "{} I hope you can help.", "I have been a customer for years. {}")),
+    "insistent": Persona("You do not take no for an answer at first.", {"insist_n": 2},
+                         ("{} It matters to me.", "Listen: {}")),
+}
 _FACTS = {"name": "My name is {}.", "zip": "My zip code is {}.", "email": "My e-mail address is {}.",
           "user_id": "My user id is {}."}
 

@@ -12,12 +12,12 @@ from eau_jax.envs.tau2.database import View
 from eau_jax.envs.tau2.domain import Domain as Tau2Domain
 from eau_jax.envs.tau2.world import world as tau2_world
 from eau_jax.synth.database import DatabaseCase, files, heard
-from eau_jax.synth.domain import Action, Domain, Invariant, Look, Need, Param, Persona, Place, Rule, State
+from eau_jax.synth.domain import Action, Domain, Invariant, Look, Need, Param, Place, Rule, State
 from eau_jax.synth.domains.workshop_atoms import ATOMS, World
 from eau_jax.synth.domains.workshop_tools import (
     BASE, DAYS, KINDS, OPEN, PARTS, PAYMENTS, PLACES, REASONS, SERVICES, SHAPES, SOON, next_id, workshop_tools)
 from eau_jax.synth.oracle import agents
-from eau_jax.synth.user import finish, task_record
+from eau_jax.synth.user import PERSONAS, finish, task_record
 
 E_BIKES_NOT_FOR = ("wheel truing", "gear tuning")
 
@@ -151,14 +151,6 @@ POLICY = ("You keep the books of a bicycle workshop. Today is 2025-06-02.\n" + "
           + "\n- Say what you are going to change and get a yes before you change it.\n- Where you refuse something about a "
           "repair, give its desk code; about a bike, its frame number. The customer needs it at the counter.\n- Do not make "
           "anything up.")
-PERSONAS = {
-    "plain": Persona("You say what is asked.", {}, ("{}", "Well, {}")),
-    "terse": Persona("You say as little as you can.", {"confirm_strict": 1, "correct_on_mismatch": 0}, ("{}", "So: {}")),
-    "open": Persona("You tell all that you know at once.", {"reveal_goals": 1, "volunteer_id": 1}, (
-        "{} I hope you can help.", "I have been a customer for years. {}")),
-    "insistent": Persona("You do not take no for an answer at first.", {"insist_n": 2},
-                         ("{} It matters to me.", "Listen: {}")),
-}
 TAU2 = Tau2Domain(name="workshop", policy=POLICY, policy_solo="", base=BASE, tasks=(), splits={}, tools=workshop_tools(),
                   user_tools={}, functions={"assistant": {}, "user": {}}, digests={}, shapes=SHAPES)
 # A record's user_id says whose it is, not who is talking: only the `find` tools show that.
