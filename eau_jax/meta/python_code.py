@@ -104,8 +104,8 @@ def _node(node: ast.AST, known: set[str]) -> None:
     line, what = getattr(node, "lineno", 0), type(node).__name__
     where = f"line {line}: " if line else ""
     if not isinstance(node, _STATEMENTS + _EXPRESSIONS):
-        shown = ast.unparse(node).partition("\n")[0][:60] if isinstance(node, (ast.stmt, ast.expr)) else what
-        raise PythonError(f"{where}{what} is not allowed ({shown!r}); allowed are if, for, return, =, arithmetic without / "
+        shown = f" ({_line(node)!r})" if isinstance(node, (ast.stmt, ast.expr)) else ""
+        raise PythonError(f"{where}{what} is not allowed{shown}; allowed are if, for, return, =, arithmetic without / "
                           f"and **, comparisons, and calls of {', '.join(CALLS)}")
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(
         node, (ast.AugAssign, ast.For)) else []
@@ -113,7 +113,7 @@ def _node(node: ast.AST, known: set[str]) -> None:
         raise PythonError(f"{where}a value may be given to a plain name only")
     if isinstance(node, ast.Call):
         if not isinstance(node.func, ast.Name) or node.func.id not in CALLS or node.keywords:
-            raise PythonError(f"{where}the call {ast.unparse(node)[:60]!r} is not allowed; allowed: {', '.join(CALLS)}, "
+            raise PythonError(f"{where}the call {_line(node)!r} is not allowed; allowed: {', '.join(CALLS)}, "
                               f"without keywords")
     if isinstance(node, ast.Name) and (node.id.startswith("_") or node.id not in known):
         raise PythonError(f"{where}unknown name {node.id[:60]!r}; there are the parameters, what was assigned, and the "
@@ -121,6 +121,11 @@ def _node(node: ast.AST, known: set[str]) -> None:
     if isinstance(node, ast.Constant) and not (type(node.value) in (int, bool) or node.value in REPLIES):
         raise PythonError(f"{where}{repr(node.value)[:60]} is not allowed; allowed: whole numbers, True, False, and the "
                           f"replies {', '.join(REPLIES)} in quotation marks")
+
+
+def _line(node: ast.AST) -> str:
+    """The beginning of its text."""
+    return ast.unparse(node).partition("\n")[0][:60]
 
 
 def _parameter(feature: str) -> str:

@@ -18,13 +18,12 @@ from eau_jax.clients.executor import Executor, Limits, Outcome, Result
 from eau_jax.core.types import InfraError
 from eau_jax.meta.boxes import Box, boxes
 from eau_jax.meta.proposal import Python
-from eau_jax.meta.python_code import MOST_CELLS, NAME, REPLIES, PythonError, check
+from eau_jax.meta.python_code import NAME, REPLIES, PythonError, check
 from eau_jax.users.rules import CAPACITY, HIGHEST, LOWEST, Rules, dump
 
 LIMITS = Limits(call_seconds=0.25, cpu_seconds=2, wall_seconds=20.0, memory=64 * 2**20, output=1000, results=64 * 2**10)
 WALLS = ("landlock", "seccomp")   # without the kernel's own, nothing is run
 CHUNK = 1900                      # cells of one call: the executor gives longer texts back as a hash
-TRIES = 2                         # where the machine failed
 
 _HARNESS = """
 def _table(ranges, names, first, last):
@@ -81,8 +80,7 @@ def compiled(python: Python, features: Sequence[str], executor: Executor) -> str
 def _table(code: str, order: Sequence[str], ranges: Sequence[tuple[int, int]], executor: Executor) -> np.ndarray:
     """The reply at each combination, i64[sizes of the ranges]."""
     sizes = [high - low + 1 for low, high in ranges]
-    cells = int(np.prod(sizes))
-    assert cells <= MOST_CELLS
+    cells = int(np.prod(sizes))     # at most MOST_CELLS, see `check`
     calls = tuple(f"_table({tuple(ranges)!r}, {REPLIES!r}, {first}, {min(first + CHUNK, cells)})"
                   for first in range(0, cells, CHUNK))
     said = "".join(_text(result, order) for result in _run(code + _HARNESS, calls, executor))
@@ -92,18 +90,18 @@ def _table(code: str, order: Sequence[str], ranges: Sequence[tuple[int, int]], e
 
 
 def _run(code: str, calls: tuple[str, ...], executor: Executor) -> tuple[Result, ...]:
-    """Tried again where the machine failed: no function within its processor time is late by the clock."""
-    for left in reversed(range(TRIES)):
-        try:
-            results = executor.run(code, calls)
-            late = [result for result in results if result.outcome is Outcome.TIMEOUT and "wall-clock" in result.text]
-            if not late:
-                return results
-            raise InfraError(f"the process that runs {NAME} got no processor time: the machine is overloaded")
-        except InfraError:
-            if not left:
-                raise
-    raise AssertionError("TRIES is 0")
+    """Once more where the machine failed: no function within its processor time is late by the clock."""
+    try:
+        return _run_once(code, calls, executor)
+    except InfraError:
+        return _run_once(code, calls, executor)
+
+
+def _run_once(code: str, calls: tuple[str, ...], executor: Executor) -> tuple[Result, ...]:
+    results = executor.run(code, calls)
+    if any(result.outcome is Outcome.TIMEOUT and "wall-clock" in result.text for result in results):
+        raise InfraError(f"the process that runs {NAME} got no processor time: the machine is overloaded")
+    return results
 
 
 def _text(result: Result, order: Sequence[str]) -> str:
