@@ -86,7 +86,9 @@ def test_the_flags_that_a_cpu_needs():
     for flag in ("sglang_jax_serve.py", "--attention-backend native", "--disable-overlap-schedule", "--skip-server-warmup",
                  "--enable-deterministic-sampling"):
         assert flag in flags
-    assert "--weight-version" not in flags and on_jax.environment("0.1-x")["EAU_WEIGHT_VERSION"] == "0.1-x"
+    environment = on_jax.environment("0.1-x")
+    assert "--weight-version" not in flags and environment["EAU_WEIGHT_VERSION"] == "0.1-x"
+    assert "XLA_FLAGS" in os.environ and "XLA_FLAGS" not in environment          # this process's devices are not the server's
 
 
 @pytest.mark.parametrize("settings, message", [

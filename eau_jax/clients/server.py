@@ -57,7 +57,7 @@ class ServerError(InfraError):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalServer:
     """A server that is started with the first weights and restarted when it dies. The settings are recorded with the run,
-    so give no secrets here; the server has this process's environment as well."""
+    so give no secrets here. The server has this process's environment as well, but for the settings of JAX and XLA."""
 
     python: str = sys.executable
     """interpreter of the environment that SGLang is installed in"""
@@ -168,7 +168,8 @@ class ServerProcess:
         ours = {"HF_HUB_OFFLINE": "1", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1", "EAU_WEIGHT_VERSION": label}
         if self.settings.device == "cpu":
             ours |= {"SGLANG_USE_CPU_ENGINE": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
-        return {**os.environ, **ours, **self.settings.environment}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
+        return {**inherited, **ours, **self.settings.environment}
 
     def running(self) -> bool:
         """Whether the process is there."""

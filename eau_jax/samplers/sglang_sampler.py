@@ -64,6 +64,11 @@ class _Link:
         self.pushing = asyncio.Lock()
         self.tasks: set[asyncio.Task] = set()    # that nobody waits for
 
+    async def settle(self) -> None:
+        """Waits for those tasks, but not for long."""
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=ABORT_S)
+
 
 class SGLangSampler:
     """A `Sampler`. `push` gives the servers weights before the first request. New weights do not wait for open requests:
@@ -77,7 +82,7 @@ class SGLangSampler:
         router = Connection(settings.router, settings.key_variable) if settings.router else None
         self._fleet = Fleet(servers, router, length=length, key_variable=settings.key_variable, push_s=settings.push_s)
         self._store = WeightStore(config, settings.weights)
-        self._links = PerLoop(lambda: _Link(slots))
+        self._links = PerLoop(lambda: _Link(slots), _Link.settle)
         self._open: dict[str, _Open] = {}
         self._versions: dict[str, int] = {}      # of every label that was pushed
         self._label, self.version, self._temperature = "", -1, 1.0
@@ -118,6 +123,8 @@ class SGLangSampler:
         """
         if not 0.0 <= temperature < math.inf:
             raise ValueError(f"temperature is {temperature}; it must be at least 0 and finite")
+        if self._closed:
+            raise RuntimeError("the sampler is closed")
         link, leaves = await self._links.get(), jax.tree.leaves(params)
         async with link.pushing:
             if not self._broken and version == self.version and _are(self._pushed, leaves):
@@ -149,9 +156,7 @@ class SGLangSampler:
         self._closed = True
         for session in list(self._open):
             await self.release(session)
-        link = await self._links.get()
-        if link.tasks:
-            await asyncio.wait(link.tasks, timeout=ABORT_S)
+        await (await self._links.get()).settle()
         await self._fleet.close()
         self._store.clear()
 
@@ -191,10 +196,10 @@ class SGLangSampler:
         while True:
             try:
                 async with link.places:
-                    await link.free.wait()
-                    if self._broken:
-                        raise InfraError(self._broken)
-                    finish = await self._draw(link, one, room - len(one.tokens))
+                    await self._ready(link)
+                    server = await self._fleet.home(request.session)
+                    await self._ready(link)
+                    finish = await self._draw(link, server, one, room - len(one.tokens))
             except (CallError, Unusable) as error:
                 failures += 1
                 self.counts["failures"] += 1
@@ -208,14 +213,19 @@ class SGLangSampler:
                 return one.completion("length", self.version)
             self.counts[f"resumed after {finish}"] += 1   # interrupted, or at a stop token that is none of ours
 
-    async def _draw(self, link: _Link, one: _Open, room: int) -> str:
+    async def _ready(self, link: _Link) -> None:
+        """Waits for a push to end; raises InfraError when it has failed."""
+        await link.free.wait()
+        if self._broken:
+            raise InfraError(self._broken)
+
+    async def _draw(self, link: _Link, server: Server, one: _Open, room: int) -> str:
         """Adds the tokens of one call to the action; returns how it ended.
 
         Raises:
           CallError: when no usable answer came; Unusable: when an answer is not to be used.
         """
         request, label = one.request, self._label
-        server = await self._fleet.home(request.session)
         rid = f"{self._run}.{next(self._numbers)}"
         body = {
             "rid": rid, "input_ids": [*np.asarray(request.tokens).tolist(), *one.tokens], "return_logprob": True,
@@ -268,7 +278,7 @@ class SGLangSampler:
     def _abort(self, link: _Link, server: Server, rid: str) -> None:
         """Tells the server, on the side, that nobody waits for the request."""
         async def tell() -> None:
-            with contextlib.suppress(InfraError):
+            with contextlib.suppress(Exception):
                 await server.connection.post("/abort_request", {"rid": rid}, seconds=ABORT_S)
 
         task = asyncio.ensure_future(tell())
