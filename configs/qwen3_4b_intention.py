@@ -25,7 +25,7 @@ def config() -> Config:
         env=intention,
         template=QWEN3,
         tasks=Tasks(generate=intention_tasks.generate, load=intention_tasks.load, train=2000, test=128),
-        model=Model(architecture=QWEN3_4B, compute_dtype="bfloat16", remat=True),
+        model=Model(architecture=QWEN3_4B, compute_dtype="bfloat16", remat="all"),
         algorithm=Algorithm(critic=shared_trunk),
         rollout=Rollout(tasks=32, group=8, max_tokens=2048, max_new_tokens=128, slots=64),
         learn=Learn(steps=200, minibatches=4, rows=1, chunk=1024, mean_dtype="bfloat16"),

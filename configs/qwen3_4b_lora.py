@@ -28,7 +28,7 @@ def config() -> Config:
         env=intention,
         template=QWEN3,
         tasks=Tasks(generate=intention_tasks.generate, load=intention_tasks.load, train=2000, test=128),
-        model=Model(architecture=QWEN3_4B, param_dtype="bfloat16", compute_dtype="bfloat16", remat=True, lora_rank=32),
+        model=Model(architecture=QWEN3_4B, param_dtype="bfloat16", compute_dtype="bfloat16", remat="all", lora_rank=32),
         algorithm=Algorithm(kl=k3),
         rollout=Rollout(tasks=32, group=8, max_tokens=2048, max_new_tokens=128, slots=128),
         learn=Learn(steps=200, minibatches=4, rows=4, chunk=1024, critic_warmup=5),

@@ -16,7 +16,7 @@ from eau_jax.envs.tau2.message import ALONE
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
 from eau_jax.meta import rule_proposer
-from eau_jax.models.config import LORA_TARGETS, Lora
+from eau_jax.models.config import ATTENTION, LORA_TARGETS, REMAT, Lora
 from eau_jax.samplers.jax_engine import JaxEngine
 from eau_jax.samplers.sglang import SGLang, refuse_filters
 from eau_jax.users.llm import checked
@@ -79,8 +79,12 @@ class Model:
     model.lora_rank it is the frozen weights' alone, and bfloat16 costs nothing"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of activations; head and softmax are float32 always"""
-    remat: bool = False
-    """recompute each layer's activations in the backward pass: less memory, about a third more work"""
+    remat: Literal["cheap", "products", "all"] = "cheap"
+    """what the backward pass computes again instead of storing it: norms and the gate's product (cheap), also the matrix
+    products before attention and in the feed-forward layer (products), or all of each layer: least memory, about a third more
+    work"""
+    attention: Literal["auto", "xla", "cudnn", "splash"] = "auto"
+    """program of the learner's attention: auto takes cuDNN's on a GPU in bfloat16, splash on a TPU, else XLA's"""
     lora_rank: int = 0
     """train low-rank adapters of this rank (float32) to frozen weights, of policy and critic each; 0: train all weights"""
     lora_alpha: float = 32.0
@@ -106,6 +110,9 @@ class Model:
         for name in ("param_dtype", "compute_dtype"):
             if getattr(self, name) not in ("float32", "bfloat16"):
                 raise ConfigError(f"model.{name} = {getattr(self, name)!r}; allowed: float32, bfloat16")
+        for name, allowed in (("remat", REMAT), ("attention", ATTENTION)):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"model.{name} = {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
         at_least(self, 0, "lora_rank")
         try:
             self.lora

@@ -71,7 +71,7 @@ def architecture(config: Config) -> ModelConfig:
 def _configured(config: Config, model: ModelConfig) -> ModelConfig:
     chosen = config.model
     return dataclasses.replace(model, param_dtype=chosen.param_dtype, compute_dtype=chosen.compute_dtype, remat=chosen.remat,
-                               lora=chosen.lora)
+                               attention=chosen.attention, lora=chosen.lora)
 
 
 def whole(folder: Path, write: Callable[[Path], None]) -> Path:

@@ -7,7 +7,7 @@ A forward pass costs, for n tokens of which s are sampled, and p pairs of a quer
 
 since the head runs on sampled tokens only. A backward pass costs as much again for the gradients of activations (twice for
 attention, where both factors are activations), and once more for those of the weights that are trained. What the program
-computes a second time (`recomputed`: scores of attention, logits, with remat the layers) takes time and is no use. Not
+computes a second time (`recomputed`: scores of attention, logits, what `remat` says) takes time and is no use. Not
 counted are norms, softmax, the lookup of embeddings, value heads, padding, and the counterfactuals of InfoPO.
 """
 
@@ -19,6 +19,9 @@ from eau_jax.chips import Chip
 from eau_jax.learner.parts import Learner
 from eau_jax.models import lora, transformer
 from eau_jax.models.config import ModelConfig
+
+
+INWARD = ("q", "k", "v", "gate", "up")   # matrices whose products `remat = products` computes again
 
 
 class Batch(NamedTuple):
@@ -58,7 +61,12 @@ def gradient(model: ModelConfig, batch: Batch, *, head: bool = True) -> Work:
     matrices, adapters, attention, logits = _terms(model, batch, head)
     trained = adapters if model.lora is not None else matrices + logits
     backward = matrices + adapters + logits + 2 * attention + trained
-    again = attention / 2 + logits if not model.remat else matrices + adapters + 1.5 * attention + logits
+    again = attention / 2 + logits
+    if model.remat == "products":
+        again += sum(2 * batch.tokens * _matrices({path: param for path, param in table.items()
+                                                   if path[-1].split("_")[0] in INWARD}) for table in _tables(model))
+    elif model.remat == "all":
+        again += matrices + adapters + attention
     return Work(matrices + adapters + attention + logits + backward, again)
 
 
@@ -111,11 +119,15 @@ def _own_critic(learner: Learner) -> bool:
 
 def _terms(model: ModelConfig, batch: Batch, head: bool) -> tuple[float, float, float, float]:
     """FLOPs of a forward pass in matrices, adapters, attention and the head."""
-    adapters = lora.adapters(model) if model.lora is not None else {}
     attention = 4 * batch.pairs * model.num_layers * model.num_heads * model.head_dim
     logits = 2 * batch.sampled * model.d_model * model.vocab_size if head else 0.0
-    products = lambda table: 2 * batch.tokens * _matrices(table)
-    return products(transformer.parameters(model)), products(adapters), attention, logits
+    matrices, adapters = (2 * batch.tokens * _matrices(table) for table in _tables(model))
+    return matrices, adapters, attention, logits
+
+
+def _tables(model: ModelConfig) -> tuple[dict, dict]:
+    """The tables of the model and of its adapters."""
+    return transformer.parameters(model), lora.adapters(model) if model.lora is not None else {}
 
 
 def _matrices(table: dict[transformer.Path, transformer.Param]) -> int:

@@ -1,6 +1,9 @@
 """What a plan says, against numbers worked out by hand, and against the state that a run really holds."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -39,8 +42,9 @@ def test_a_forward_and_a_backward_pass_by_hand():
     assert work.forward(model, BATCH) == FORWARD == 203_200
     assert work.forward(model, BATCH, head=False) == MATMUL + ATTENTION
     assert work.gradient(model, BATCH) == (3 * FORWARD, ATTENTION / 2 + HEAD)
-    remat = dataclasses.replace(model, remat=True)
-    assert work.gradient(remat, BATCH) == (3 * FORWARD, FORWARD + ATTENTION / 2)
+    some, all_again = (work.gradient(dataclasses.replace(model, remat=remat), BATCH) for remat in ("products", "all"))
+    assert all_again == (3 * FORWARD, FORWARD + ATTENTION / 2)
+    assert some == (3 * FORWARD, ATTENTION / 2 + HEAD + 2 * 30 * (16 * (16 + 8 + 8) + 16 * 2 * 32))
 
 
 def test_of_frozen_weights_no_gradient_is_counted():
@@ -87,15 +91,15 @@ def test_mfu_is_flops_over_what_the_chips_could_do():
     assert work.mfu(989.4e12 * 3, 10.0, 2, CHIPS["h100"]) == pytest.approx(0.15)
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", ["cheap", "products", "all"])
 def test_what_a_layer_keeps_by_hand(remat):
-    """One more layer keeps its input, and without remat what `transformer.forward` names: q, k, v, the mixed heads and
-    their normalisers, the stream between the blocks, gate and up. Rows 2, columns 256, float32."""
+    """One more layer keeps its input and what `transformer.KEPT` names: the mixed heads and their normalisers and the stream
+    between the blocks; q, k, v, gate and up. Rows 2, columns 256, float32."""
     sizes = []
     for layers in (2, 3):
         config, learn = made({"model.num_layers": layers}, {"remat": remat})
         sizes.append(memory.activations(learn, learn.critic.together, config))
-    kept = 16 if remat else 16 + (16 + 8 + 8) + (16 + 2) + 16 + 2 * 32
+    kept = 16 + (remat != "all") * ((16 + 2) + 16) + (remat == "cheap") * ((16 + 8 + 8) + 2 * 32)
     assert sizes[1] - sizes[0] == 2 * 256 * kept * 4
 
 
@@ -128,8 +132,18 @@ def test_the_command_needs_no_devices_and_no_weights(capsys):
     out = capsys.readouterr().out
     assert stopped.value.code == 0
     for words in ("7,168 parameters", "'data': 2, 'fsdp': 2", "layers.gate", "'fsdp'", "policy pass: activations",
-                  "key-value cache", "model TFLOP", "seconds on v5e x 4", "Nothing here is measured"):
+                  "key-value cache", "FLOPs", "14.3 k", "seconds on v5e x 4", "Nothing here is measured"):
         assert words in out, words
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_plans_for_more_devices_than_there_are():
+    command = [sys.executable, "-c", "from eau_jax.cli import main; main()", "plan", TINY, "--chips", "16", "--mesh.fsdp",
+               "16", "--learn.rows", "16", "--chip", "v6e"]
+    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(Path(TINY).parent.parent)}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert run.returncode == 0, run.stderr
+    assert "'fsdp': 16" in run.stdout and "fits into v6e's" in run.stdout and "seconds on v6e x 16" in run.stdout
 
 
 @pytest.mark.parametrize("arguments, words", [

@@ -130,12 +130,13 @@ def test_packed_equals_separate_with_gradients():
 
 
 @pytest.mark.slow
-def test_remat_changes_nothing():
+@pytest.mark.parametrize("remat", ["products", "all"])
+def test_remat_changes_nothing(remat):
     batch = rows(2, 16)
     loss = lambda config: jax.jit(jax.value_and_grad(
         lambda params: jnp.sum(jnp.sin(transformer.forward(params, config, *batch)))))(weights(CONFIG))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), loss(CONFIG),
-                 loss(dataclasses.replace(CONFIG, remat=True)))
+                 loss(dataclasses.replace(CONFIG, remat=remat)))
 
 
 def test_a_token_sees_no_later_token():
@@ -184,6 +185,8 @@ def test_init_keeps_the_scale_of_the_residual_stream():
     (dict(d_ff=0), "d_ff is 0; it must be at least 1"),
     (dict(rope_theta=-1.0), "rope_theta is -1.0; it must be positive"),
     (dict(param_dtype="float16"), "param_dtype 'float16' is unknown; supported: float32, bfloat16"),
+    (dict(remat="none"), "remat 'none' is unknown; supported: cheap, products, all"),
+    (dict(attention="flash"), "attention 'flash' is unknown; supported: auto, xla, cudnn, splash"),
     (dict(qk_norm=False), "qk_norm is False, but it is True for family 'qwen3'"),
     (dict(family="qwen2", qk_norm=False), "needs qkv_bias=True"),
     (dict(qkv_bias=True), "qkv_bias True and o_bias False must be equal"),

@@ -20,6 +20,7 @@ from eau_jax.algorithms.shaping import Shaping
 from eau_jax.algorithms.view import View, by_action
 from eau_jax.core.sharding import row_shards
 from eau_jax.core.types import Array, Targets, TrainState
+from eau_jax.models import attention
 from eau_jax.models.config import ModelConfig
 
 
@@ -137,6 +138,8 @@ class Learner:
         if self.micro_rows % self.row_shards:
             raise ValueError(f"learner.micro_rows is {self.micro_rows}; it must be a multiple of mesh.data * mesh.fsdp * "
                              f"mesh.expert = {self.row_shards}")
+        attention.choose(self.model.attention, self.mesh.devices.flat[0].platform, self.model.compute_dtype,
+                         self.model.head_dim, self.row_width)
         if self.minibatches > self.tasks:
             raise ValueError(f"learner.minibatches is {self.minibatches}, but a batch has {self.tasks} tasks and a "
                              f"minibatch is made of whole groups; allowed: 1 to {self.tasks}")

@@ -1,35 +1,129 @@
 """Causal grouped-query attention over packed rows and over a key-value cache. Scores and softmax are float32.
 
+Over packed rows there are three programs for the same function: ours in plain XLA, cuDNN's flash attention (NVIDIA) and
+Pallas' splash attention (TPU). `choose` says which one runs.
+
 Dimensions: R rows, S columns, N cache slots, C new tokens, W cache positions, H heads, K key-value heads, G = H / K,
 h head_dim. Query head n reads key-value head n // G.
 """
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import Mesh, PartitionSpec
 
+from eau_jax.core.sharding import ACTIVATIONS, partition
 from eau_jax.core.types import Array
 
 HIDDEN = -1e30      # score of what may not be seen: exp() of it is 0, and no inf - inf can arise
-KEPT = "kept"       # name of what the forward pass stores for the backward pass, see `transformer.forward`
+MIXED = "mixed"     # name of what attention stores for its backward pass, see `transformer.forward`
 MIN_BLOCK, MAX_BLOCKS = 128, 8
+SPLASH_BLOCKS = (512, 256, 128)    # columns per block, the largest that divides a row
 
 
-def attend(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
+def choose(implementation: str, platform: str, dtype: str, head_dim: int, columns: int) -> str:
+    """The program that runs: "xla", "cudnn" or "splash". "auto" takes the platform's own where it can run.
+
+    Args:
+      platform: of the devices, "cpu", "gpu" or "tpu".
+      dtype: of q, k and v.
+      columns: S.
+
+    Raises:
+      ValueError: for a program that cannot run here; it says why.
+    """
+    if implementation == "auto":
+        fits = {"gpu": "cudnn", "tpu": "splash"}.get(platform)
+        return fits if fits is not None and not _obstacle(fits, platform, dtype, head_dim, columns) else "xla"
+    obstacle = _obstacle(implementation, platform, dtype, head_dim, columns)
+    if obstacle:
+        raise ValueError(f"attention {implementation!r} cannot run: {obstacle}; choose 'auto', which takes 'xla' there")
+    return implementation
+
+
+def _obstacle(implementation: str, platform: str, dtype: str, head_dim: int, columns: int) -> str:
+    """Why the program cannot run; empty where it can."""
+    if implementation == "cudnn":
+        checks = ((platform == "gpu", f"it needs a GPU, and the devices are of the kind {platform}"),
+                  (dtype == "bfloat16", f"it needs bfloat16, and compute_dtype is {dtype}"),
+                  (head_dim % 8 == 0 and head_dim <= 128, f"head_dim {head_dim} is no multiple of 8 up to 128"),
+                  (columns % 2 == 0, f"rows of {columns} tokens are odd"))
+    elif implementation == "splash":
+        checks = ((platform == "tpu", f"it needs a TPU, and the devices are of the kind {platform}"),
+                  (head_dim % 64 == 0, f"head_dim {head_dim} is no multiple of 64"),
+                  (columns % 128 == 0, f"rows of {columns} tokens are no multiple of 128"))
+    else:
+        checks = ()
+    return next((why for holds, why in checks if not holds), "")
+
+
+def attend(q: Array, k: Array, v: Array, segment_ids: Array, implementation: str = "xla",
+           mesh: Mesh | None = None) -> Array:
     """Attention within the rows: column t reads columns s <= t with the same segment id.
-
-    Queries are taken in blocks, and each reads the keys up to its own end only. Nothing of size S * S is stored for the
-    backward pass: it computes the scores again (Dao et al. 2022, arXiv:2205.14135).
 
     Args:
       q: [R, S, H, h]; k, v: [R, S, K, h].
       segment_ids: i32[R, S].
+      implementation: as `choose` gives it.
+      mesh: where rows and heads lie; a kernel then runs on each device's own.
 
     Returns:
       [R, S, H, h].
     """
     chex.assert_rank([q, k, v], 4)
+    if implementation == "xla":
+        return attend_xla(q, k, v, segment_ids)
+    kernel = {"cudnn": attend_cudnn, "splash": attend_splash}[implementation]
+    if mesh is not None and mesh.size > 1:
+        heads = partition(k.shape, ("rows", None, "heads", None), mesh, ACTIVATIONS)
+        rows = PartitionSpec(heads[0], None)
+        kernel = jax.shard_map(kernel, mesh=mesh, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False)
+    return kernel(q, k, v, segment_ids)
+
+
+def attend_cudnn(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
+    """`attend` by cuDNN's flash attention. It takes the segments as a mask of S * S booleans per row, shared by all heads."""
+    visible = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]                 # [R, 1, S, S]
+    out = jax.nn.dot_product_attention(q, k, v, mask=visible, is_causal=True, implementation="cudnn")
+    return checkpoint_name(out, MIXED)
+
+
+def attend_splash(q: Array, k: Array, v: Array, segment_ids: Array, interpret: bool = False) -> Array:
+    """`attend` by Pallas' splash attention for TPUs; `interpret` runs the same kernel on any device, slowly."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+
+    kernel = _splash(q.shape[2], q.shape[1], interpret)
+    heads_first = lambda x: x.transpose(0, 2, 1, 3)
+    q = q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype)
+    one_row = lambda q, k, v, ids: kernel(q, k, v, splash.SegmentIds(ids, ids))
+    return heads_first(jax.vmap(one_row)(heads_first(q), heads_first(k), heads_first(v), segment_ids))
+
+
+@functools.cache
+def _splash(heads: int, columns: int, interpret: bool):
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    size = next(size for size in SPLASH_BLOCKS if columns % size == 0)
+    blocks = splash.BlockSizes(block_q=size, block_kv=size, block_kv_compute=size, block_q_dkv=size, block_kv_dkv=size,
+                               block_kv_dkv_compute=size, block_q_dq=size, block_kv_dq=size)
+    causal = masks.MultiHeadMask([masks.CausalMask((columns, columns))] * heads)
+    with jax.ensure_compile_time_eval():
+        kernel = splash.make_splash_mha(causal, block_sizes=blocks, head_shards=1, q_seq_shards=1, interpret=interpret,
+                                        residual_checkpoint_name=MIXED)
+    return jax.tree.map(np.asarray, kernel)
+
+
+def attend_xla(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
+    """`attend` in plain XLA.
+
+    Queries are taken in blocks, and each reads the keys up to its own end only. Nothing of size S * S is stored for the
+    backward pass: it computes the scores again (Dao et al. 2022, arXiv:2205.14135).
+    """
     R, S, H, h = q.shape
     q = q.reshape(R, S, k.shape[2], -1, h).transpose(0, 2, 3, 1, 4) * jnp.asarray(h ** -0.5, q.dtype)  # [R, K, G, S, h]
     out = _attend(q, k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), segment_ids)
@@ -55,8 +149,8 @@ def _attend_fwd(q, k, v, segment_ids):
         mixed = _dot(weights.astype(v.dtype).reshape(R, K, -1, end), v[:, :, :end], 3, 2)
         outs.append((mixed.reshape(R, K, G, -1, h) / total).astype(q.dtype))
         normalisers.append((peak + jnp.log(total))[..., 0])
-    out = checkpoint_name(jnp.concatenate(outs, axis=3), KEPT)
-    normaliser = checkpoint_name(jnp.concatenate(normalisers, axis=3), KEPT)                 # [R, K, G, S], log-sum-exp
+    out = checkpoint_name(jnp.concatenate(outs, axis=3), MIXED)
+    normaliser = checkpoint_name(jnp.concatenate(normalisers, axis=3), MIXED)                # [R, K, G, S], log-sum-exp
     return out, (q, k, v, segment_ids, out, normaliser)
 
 

@@ -9,6 +9,8 @@ import math
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 DTYPES = ("float32", "bfloat16")
+ATTENTION = ("auto", "xla", "cudnn", "splash")   # see `attention.choose`
+REMAT = ("cheap", "products", "all")   # see `transformer.KEPT`
 LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")   # of attention and of the feed-forward block
 
 
@@ -74,7 +76,8 @@ class ModelConfig:
     qk_norm: bool = False                    # RMSNorm of each query and key head, before the rotation
     param_dtype: str = "float32"
     compute_dtype: str = "float32"           # of the layers; rotary angles, norms, softmax and head are always float32
-    remat: bool = False                      # recompute each layer in the backward pass instead of storing it
+    remat: str = "cheap"                     # what the backward pass computes again, of REMAT
+    attention: str = "auto"                  # program over packed rows, of ATTENTION
     max_position: int = 32768                # longest context the weights are meant for, tokens
     lora: Lora | None = None                 # adapters; None: the weights themselves are trained
 
@@ -92,9 +95,9 @@ class ModelConfig:
         for name in ("rope_theta", "rms_eps"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")
-        for name in ("param_dtype", "compute_dtype"):
-            if getattr(self, name) not in DTYPES:
-                raise ValueError(f"{name} {getattr(self, name)!r} is unknown; supported: {', '.join(DTYPES)}")
+        for name, known in (("param_dtype", DTYPES), ("compute_dtype", DTYPES), ("remat", REMAT), ("attention", ATTENTION)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} {getattr(self, name)!r} is unknown; supported: {', '.join(known)}")
         if self.lora is not None and self.lora.rank > self.d_model:
             raise ValueError(f"lora rank is {self.lora.rank}; it must be at most d_model, here {self.d_model}")
         self._check_family()

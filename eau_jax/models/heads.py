@@ -195,7 +195,10 @@ def _chunked_bwd(filtering, mesh, residuals, cotangents):
         slope = _times_log(probs, logp + entropy[step][..., None])
         d_logits = (d_logp * (_is_token(tokens[step], probs.shape) - probs) - d_entropy * slope) / temperature
         back = jnp.einsum("...v,vd->...d", d_logits, head.astype(jnp.float32))
-        d_head = d_head + jnp.einsum("gpv,gpd->gvd", d_logits, hidden[step].astype(jnp.float32))
+        wide = hidden[step].astype(jnp.float32)
+        alone = wide.shape[0] == 1  # XLA's CPU backend takes another path when the group is no axis of the result
+        more = jnp.einsum("gpv,gpd->vd", d_logits, wide)[None] if alone else jnp.einsum("gpv,gpd->gvd", d_logits, wide)
+        d_head = d_head + more
         return d_hidden.at[step].set(back.astype(hidden.dtype)), constrain(d_head, ("rows", "vocab", None), mesh)
 
     start = jnp.zeros(hidden.shape, hidden.dtype), jnp.zeros((hidden.shape[1], *head.shape), jnp.float32)

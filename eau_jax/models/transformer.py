@@ -13,7 +13,6 @@ from typing import Any, Callable
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct, traverse_util
 from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
@@ -21,10 +20,13 @@ from jax.sharding import Mesh
 
 from eau_jax.core.sharding import constrain, gathered, lookup
 from eau_jax.core.types import Array
-from eau_jax.models.attention import KEPT, attend, attend_cached
+from eau_jax.models.attention import MIXED, attend, attend_cached, choose
 from eau_jax.models.config import ModelConfig
+from eau_jax.models.rotary import angles, rotate
 
 Path = tuple[str, ...]
+PRODUCTS, STREAM = "products", "stream"
+KEPT = {"cheap": (MIXED, PRODUCTS, STREAM), "products": (MIXED, STREAM), "all": ()}   # by `remat`: what a layer stores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,14 +128,16 @@ def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, s
     """
     chex.assert_rank([tokens, positions, segment_ids], 2)
     chex.assert_equal_shape([tokens, positions, segment_ids])
-    rotation = _rotation(config, positions)
+    rotation = angles(config, positions)
+    platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+    program = choose(config.attention, platform, config.compute_dtype, config.head_dim, tokens.shape[1])
 
     def body(hidden, layer):
-        hidden, _, _ = _layer(layer, config, hidden, rotation, lambda q, k, v: attend(q, k, v, segment_ids), mesh)
+        mix = lambda q, k, v: attend(q, k, v, segment_ids, program, mesh)
+        hidden, _, _ = _layer(layer, config, hidden, rotation, mix, mesh)
         return hidden, None
 
-    # Norms and the gate's product are cheaper to compute again than to store, so only what is named KEPT is stored.
-    keep = None if config.remat else jax.checkpoint_policies.save_only_these_names(KEPT)
+    keep = jax.checkpoint_policies.save_only_these_names(*KEPT[config.remat])
     body = jax.checkpoint(body, prevent_cse=False, policy=keep)
     hidden, _ = jax.lax.scan(body, lookup(params["embed"], tokens, config.compute_dtype, mesh), params["layers"])
     return rms_norm(hidden, gathered(params["final_norm"], ("embed",), mesh), config.rms_eps)
@@ -180,7 +184,7 @@ def extend(params: Any, config: ModelConfig, cache: KVCache, tokens: Array, star
     chex.assert_shape([start, count] if slots is None else [start, count, slots], (R,))
     columns = jnp.arange(C, dtype=jnp.int32)[None, :]                                        # [1, C]
     positions = start[:, None] + columns                                                     # [R, C]
-    rotation = _rotation(config, positions)
+    rotation = angles(config, positions)
 
     def held(layer):
         """The part of one layer's cache that is attended to: [R, K, h, W] and [R, K, W, h]."""
@@ -219,7 +223,7 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
            attend: Callable[[Array, Array, Array], Array], mesh: Mesh | None = None) -> tuple[Array, Array, Array]:
     """One block: [R, S, D] -> [R, S, D], and the rotated keys and the values [R, S, K, h] of its tokens."""
     layer = _whole({name: w.astype(config.compute_dtype) for name, w in layer.items()}, config, mesh)
-    kept = lambda x: checkpoint_name(x, KEPT)
+    kept = lambda x: checkpoint_name(x, PRODUCTS)
     heads = lambda y: constrain(y.reshape(*y.shape[:-1], -1, config.head_dim), ("rows", None, "heads", None), mesh)
     stream = lambda y: constrain(y, ("rows", None, None), mesh)
     x = rms_norm(hidden, layer["attn_norm"], config.rms_eps)
@@ -229,10 +233,10 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
         q, k, v = (y + layer[f"{name}_bias"][None, None] for y, name in ((q, "q"), (k, "k"), (v, "v")))
     if config.qk_norm:
         q, k = rms_norm(q, layer["q_norm"], config.rms_eps), rms_norm(k, layer["k_norm"], config.rms_eps)
-    q, k = _rotate(q, rotation), _rotate(k, rotation)
+    q, k = rotate(q, rotation), rotate(k, rotation)
     mixed = attend(q, k, v)
     mixed = project("o", mixed.reshape(*mixed.shape[:2], -1))
-    hidden = kept(stream(hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed)))
+    hidden = checkpoint_name(stream(hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed)), STREAM)
     x = rms_norm(hidden, layer["mlp_norm"], config.rms_eps)
     gate, up = (kept(constrain(project(name, x), ("rows", None, "mlp"), mesh)) for name in ("gate", "up"))
     return stream(hidden + project("down", jax.nn.silu(gate) * up)), k, v
@@ -274,35 +278,6 @@ def _linear_bwd(residuals, grad):
 
 
 linear.defvjp(_linear_fwd, _linear_bwd)
-
-
-def _rotation(config: ModelConfig, positions: Array) -> tuple[Array, Array]:
-    """cos and sin of the rotary angles, f32[R, S, 1, h/2] (arXiv:2104.09864)."""
-    angles = positions.astype(jnp.float32)[..., None] * jnp.asarray(_frequencies(config))[None, None]
-    return jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
-
-
-def _frequencies(config: ModelConfig) -> np.ndarray:
-    """Radians per token of each pair of dimensions, f32[h/2].
-
-    Llama 3 scaling: a wavelength longer than original_max_position / low_freq_factor is stretched by `factor`, one
-    shorter than original_max_position / high_freq_factor is kept, and between the two the frequency is interpolated.
-    """
-    frequencies = config.rope_theta ** (-np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim)
-    scaling = config.rope_scaling
-    if scaling is not None:
-        turns = scaling.original_max_position * frequencies / (2 * np.pi)  # rotations within the original context
-        kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-        kept = np.clip(kept, 0.0, 1.0)
-        frequencies = frequencies * (kept + (1 - kept) / scaling.factor)
-    return frequencies.astype(np.float32)
-
-
-def _rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
-    """Rotates dimension i together with i + h/2 (the Hugging Face pairing), in float32."""
-    cos, sin = rotation
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
 def _like(weight: Array, x: Array) -> Array:

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import math
 import re
 
@@ -18,9 +19,12 @@ from eau_jax.learner.parts import Rows
 from eau_jax.learner.state import abstract_state, default_knobs
 from eau_jax.learner.update import _gradients, update
 from eau_jax.models import transformer
+from eau_jax.models.config import ModelConfig
 
 # Sizes that tell every weight from every activation: 7 layers, rows of 40 tokens.
-MODEL = dataclasses.replace(small.MODEL, d_model=64, num_layers=7, num_heads=4, num_kv_heads=2, head_dim=12, d_ff=88, vocab_size=104)
+MODEL = dataclasses.replace(small.MODEL, d_model=64, num_layers=7, head_dim=12, d_ff=88, vocab_size=104)
+QWEN3_4B = ModelConfig(family="qwen3", vocab_size=151936, d_model=2560, num_layers=36, num_heads=32, num_kv_heads=8,
+                       head_dim=128, d_ff=9728, rope_theta=1e6, qk_norm=True)
 FAST = {"policy_optimizer.learning_rate": 1e-3, "critic_optimizer.learning_rate": 1e-3}
 
 
@@ -28,17 +32,22 @@ def mesh_of(*size):
     return make_mesh(*size, devices=jax.devices()[:math.prod(size)])
 
 
-def program(mesh, phase=critic.own_tower.together, **changes) -> str:
-    """The compiled program of one micro-batch's gradients."""
-    learner = small.learner(mesh=mesh, tokens=40, row_width=40, **({"model": MODEL} | changes))
+def lowered(mesh, phase=critic.own_tower.together, width=40, **changes):
+    """One micro-batch's gradients, before they are compiled."""
+    learner = small.learner(mesh=mesh, tokens=width, row_width=width, **({"model": MODEL} | changes))
     kinds = {"mask": bool, "value_mask": bool} | dict.fromkeys(("tokens", "positions", "segment_ids", "action_ids"), np.int32)
-    rows = Rows(**{name: jax.ShapeDtypeStruct((learner.micro_rows, 40), kinds.get(name, np.float32), sharding=by_row(mesh))
-                   for name in Rows.__dataclass_fields__})
+    row = functools.partial(jax.ShapeDtypeStruct, (learner.micro_rows, width), sharding=by_row(mesh))
+    rows = Rows(**{name: row(dtype=kinds.get(name, np.float32)) for name in Rows.__dataclass_fields__})
     state = abstract_state(learner)
     params = {"policy": state.policy.params, "critic": state.critic.params, "frozen": state.frozen}
-    grads = {name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32, sharding=leaf.sharding), params[name])
-             for name in phase.towers}
-    return _gradients.lower(learner, phase, params, rows, default_knobs(learner), grads).compile().as_text()
+    wide = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32, sharding=leaf.sharding)
+    grads = {name: jax.tree.map(wide, params[name]) for name in phase.towers}
+    return _gradients.lower(learner, phase, params, rows, default_knobs(learner), grads)
+
+
+def program(mesh, **changes) -> str:
+    """The compiled program of one micro-batch's gradients."""
+    return lowered(mesh, **changes).compile().as_text()
 
 
 def collected(text: str) -> collections.Counter:
@@ -86,6 +95,19 @@ def test_a_gradient_is_split_before_it_leaves_its_layer():
     text = program(mesh_of(1, 8))
     shapes = {tuple(sorted(int(size) for size in dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)\]", text)}
     assert (7, 8, 88) in shapes and (7, 64, 88) not in shapes
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), pytest.param((2, 2, 2), marks=pytest.mark.slow)], ids=str)
+def test_logits_of_all_tokens_never_exist(size):
+    """Qwen3-4B, rows of 8,192 tokens: the largest arrays over the vocabulary are its weights and a chunk of logits."""
+    model = dataclasses.replace(QWEN3_4B, compute_dtype="bfloat16", remat="all")
+    mesh, chunk = mesh_of(*size), 1024
+    text = lowered(mesh, width=8192, model=model, micro_rows=8, chunk=chunk).as_text()
+    sizes = [math.prod(int(size) for size in dims.split("x")) for dims in re.findall(r"tensor<((?:\d+x)+)[a-z]", text)
+             for dims in [dims.rstrip("x")] if str(model.vocab_size) in dims.split("x")]
+    shards = math.prod(size[:2])
+    assert chunk * model.vocab_size in sizes
+    assert max(sizes) <= shards * model.vocab_size * model.d_model < 8 * 8192 * model.vocab_size
 
 
 def curve(learner, steps=10):
