@@ -247,18 +247,18 @@ def test_fine_tuning_on_its_own_best_episodes_lifts_the_score(tmp_path):
     size = {"model.d_model": 64, "model.num_layers": 2, "model.num_heads": 4, "model.num_kv_heads": 2, "model.d_ff": 192,
             "model.vocab_size": 400}
     common = {"root": str(tmp_path), "mesh.data": 1, "learn.steps": 1, "learn.critic_warmup": 1, "rollout.tasks": 96,
-              "rollout.group": 2, "rollout.max_tokens": 320, "rollout.max_new_tokens": 24, "rollout.slots": 64,
+              "rollout.group": 4, "eval.samples": 4, "rollout.max_tokens": 320, "rollout.max_new_tokens": 24, "rollout.slots": 64,
               "learn.rows": 4, "tasks.train": 400, "tasks.test": 64, "swaps": (), "knobs": {"env.max_turns": 6},
-              "sft.batch": 32, "sft.learning_rate": 2e-3, "sft.steps": 60}
+              "sft.batch": 32, "sft.learning_rate": 2e-3}
 
     def score(changes):
         config = replace(tiny(), common | changes)
         train.train(config, runnable(TINY_FILE, {}), resume=False)
         return next(line["score"] for line in read_lines(sealed_file(tmp_path / config.name)) if line["step"] == 0)
 
-    before = score(size | {"name": "base", "sft.episodes": 400})
+    before = score(size | {"name": "base", "sft.episodes": 400, "sft.steps": 120})
     plain = {name: getattr(type(tiny().model)(), name.split(".")[1]) for name in size}
     after = score(plain | {"name": "filtered", "model.make": None, "model.folder": str(tmp_path / "base" / "cold_start"),
                            "sft.source": "rollouts", "sft.files": (str(tmp_path / "base"),), "sft.min_score": before + 0.15,
-                           "sft.episodes": 512})
+                           "sft.episodes": 512, "sft.steps": 60})
     assert after > before + 0.05
