@@ -184,6 +184,8 @@ class Domain(NamedTuple):
     files: Callable[[], Mapping[str, str]]                               # name -> text of what belongs to all tasks
     samples: Callable[[random.Random], tuple[Case, State]]               # a random state, for `probe`
     arguments: Callable[[Case, State, str, random.Random], Mapping[str, Any]]   # random arguments of a tool
+    dressed: Callable[[Record, str],
+                      Record] = lambda record, persona: record   # the task with another persona, where it says
     limit: int = 50                # agent messages of an episode
     sources: tuple[str, ...] = ("synth", "envs")                         # folders whose code decides what is made
 

@@ -7,6 +7,7 @@ from eau_jax.synth.domain import Case, Domain, State, Step
 
 TRIES = 100              # random agents
 KILLED = 0.95            # of the wrong plans
+HANDS = "by hand: "
 SUMMARY = "The customer needs help."
 
 
@@ -34,7 +35,7 @@ def killed(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str]
     """(wrong plans that the checker rejects, wrong plans, one that it lets pass or "").
 
     A mutant whose calls have the effect of the gold plan to the last digit is the gold plan in other words, not a wrong one,
-    unless it leaves something unsaid.
+    unless it leaves something unsaid. What the user's own hands do otherwise is another way where it is enough.
     """
     caught, total, escaped = 0, 0, ""
     for name, mutant, words in mutants(domain, case, plan, said, rng):
@@ -43,11 +44,12 @@ def killed(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str]
             state = case.call(state, step).state
         if words == list(said) and case.digest(state) == final:
             continue
+        solved = case.judge(state, mutant, words).solved
+        if solved and name.startswith(HANDS):
+            continue
         total += 1
-        if case.judge(state, mutant, words).solved:
-            escaped = escaped or name
-        else:
-            caught += 1
+        caught += not solved
+        escaped = escaped or (name if solved else "")
     return caught, total, escaped
 
 
@@ -58,22 +60,24 @@ def mutants(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str
     writes = [place for place, step in enumerate(plan) if domain.actions[step.tool].kind == "write"]
     for place in writes:
         step = plan[place]
-        yield f"without {step.tool}", plan[:place] + plan[place + 1:], said
+        hands = HANDS if step.who == "user" else ""
+        yield f"{hands}without {step.tool}", plan[:place] + plan[place + 1:], said
         for name in step.arguments:
             other = _other(domain, case, step, name, rng)
             if other is not None:
-                yield f"{step.tool} with another {name}", (*plan[:place], other, *plan[place + 1:]), said
+                yield f"{hands}{step.tool} with another {name}", (*plan[:place], other, *plan[place + 1:]), said
     for first, second in zip(writes, writes[1:]):
         swapped = list(plan)
         swapped[first], swapped[second] = plan[second], plan[first]
-        yield f"{plan[second].tool} before {plan[first].tool}", tuple(swapped), said
+        hands = HANDS if "user" in (plan[first].who, plan[second].who) else ""
+        yield f"{hands}{plan[second].tool} before {plan[first].tool}", tuple(swapped), said
     state = case.start
     for step in plan:
         state = case.call(state, step).state
     for name in domain.writes:
         extra = _drawn(domain, case, state, name, rng)
         if not case.call(state, extra).failed:
-            yield f"{name} besides", (*plan, extra), said
+            yield f"{HANDS if extra.who == 'user' else ''}{name} besides", (*plan, extra), said
     for each in dict.fromkeys(said):
         yield f"without saying {each}", plan, [text for text in said if text != each]
 

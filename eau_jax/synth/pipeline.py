@@ -25,7 +25,7 @@ from eau_jax.synth.compose import compose
 from eau_jax.synth.export import export
 from eau_jax.synth.gates import Reject, gate
 from eau_jax.synth.ground import gold, ground
-from eau_jax.synth.plan import SynthPlan, items
+from eau_jax.synth.plan import SynthPlan, cells, items
 from eau_jax.synth.play import Stage, task_of
 from eau_jax.synth.realise import realise
 from eau_jax.synth.record import (
@@ -48,6 +48,8 @@ def run(plan: SynthPlan, at: Callable[[int, int], None] = lambda done, total: No
     folder = Path(plan.root) / plan.name
     with RunFolder(folder):
         _claim(folder, plan)
+        for cell, _ in cells(plan).values():    # what no combination of sub-tasks fits is said before anything is made
+            compose(plan.domain, PlanItem(0, 0, cell, 0), plan.seed)
         count = -(-plan.count // plan.shard)
         missing = [number for number in range(count) if not _shard(folder, number).is_file()]
         at(done := plan.count - sum(_size(plan, number) for number in missing), plan.count)
@@ -195,11 +197,11 @@ def _elsewhere(report: Report, instance: Instance, replayer: Replayer) -> Report
 
 def _rollouts(plan: SynthPlan, stage: Stage, instance: Instance, scenario: Scenario) -> Iterator[Rollout]:
     """The oracle with every persona, then the novice with the task's own."""
-    domain, task = plan.domain, task_of(plan.domain, scenario.record)
-    table = stage.table((task,))
+    domain, own = plan.domain, instance.skeleton.cell["persona"]
     for name, persona in domain.personas.items():
-        yield stage.play(table, task, 0, domain.env.expert, "oracle", name, persona.knobs, 0)
-    own = instance.skeleton.cell["persona"]
+        task = task_of(domain, domain.dressed(scenario.record, name))
+        yield stage.play(task, domain.env.expert, "oracle", name, persona.knobs, 0)
     for number in range(plan.novices):
         seed = seed_of(instance.skeleton.seed, "novice", number) % 2**31
-        yield stage.play(table, task, 0, domain.env.novice, "novice", own, domain.personas[own].knobs, seed)
+        yield stage.play(task_of(domain, scenario.record), domain.env.novice, "novice", own, domain.personas[own].knobs,
+                         seed)

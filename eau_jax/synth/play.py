@@ -5,6 +5,7 @@ turn
 at a time that is ten times as fast as a compiled function. A test holds both to the same answers.
 """
 
+import functools
 from typing import Any, Callable, Mapping
 
 import jax
@@ -26,6 +27,9 @@ def decide(rules: Rules, features: np.ndarray) -> int:
     return int(rules.reply[int(holds.argmax())]) if holds.any() else int(rules.default)
 
 
+_compiled = functools.lru_cache(jax.jit)     # shards share what is compiled
+
+
 class Stage:
     """Plays tasks of one environment; made once for a domain, since rules are compiled and tools described once."""
 
@@ -33,24 +37,19 @@ class Stage:
         env = self.env = domain.env
         self.heard = domain.heard
         self.rules = compile_rules(env.rules, env.features)
-        self._step = None if env.host else jax.jit(env.step)
-        self._observe = env.observe if env.host else jax.jit(env.observe)
+        self._step = None if env.host else _compiled(env.step)
+        self._observe = env.observe if env.host else _compiled(env.observe)
+        self._reset = env.reset if env.host else _compiled(env.reset)
 
-    def table(self, tasks: tuple[Task, ...]) -> Any:
-        """The tasks' part of the environment's arrays."""
-        return self.env.table(tasks) if self.env.host else jax.device_put(self.env.table(tasks))
-
-    def play(self, table: Any, task: Task, index: int, agent: Agent, name: str, persona: str, patch: Mapping[str, float],
-             seed: int) -> Rollout:
+    def play(self, task: Task, agent: Agent, name: str, persona: str, patch: Mapping[str, float], seed: int) -> Rollout:
         """One conversation. What fails outside the agent's control is an infrastructure error, which is never scored.
 
         Args:
-          index: row of `table`.
           patch: knobs of the environment by which the persona differs.
         """
         env, turns = self.env, []
-        knobs = env.knobs.replace(**patch)
-        state = env.reset(table, knobs, index, None)
+        table, knobs = env.table((task,)), env.knobs.replace(**patch)
+        state = self._reset(table, knobs, 0, None)
         rng = np.random.default_rng(seed)
         try:
             while True:
@@ -61,7 +60,7 @@ class Stage:
                 if self._step is None:
                     state, step = env.step(table, knobs, state, act, reply, None)
                 else:
-                    moved = self._step(table, knobs, state, act.replace(call=""), np.int32(reply), jax.random.key(0))
+                    moved = self._step(table, knobs, state, act.replace(call=""), np.int32(reply), None)
                     state, step = jax.tree.map(np.asarray, moved)
                 text = env.render(task, act, step, state, seed + len(turns))
                 told = env.disclosed(task, int(step.disclosed), seed + len(turns))

@@ -143,8 +143,8 @@ def planned(domain: Domain, case: Case, wishes: Sequence[Wish], facts: Mapping[s
     Raises:
       NoPlan: where no order of the steps succeeds, or a value can neither be told nor looked up.
     """
-    known, state, outputs, plan = told(wishes, facts), case.start, {}, []
-    seen: Seen = {}
+    known, state, outputs, seen = told(wishes, facts), case.start, {}, {}
+    plan: list[Step] = []
     finished = list(wishes)
     for place in ordered(case, wishes):
         wish = wishes[place]
@@ -162,11 +162,42 @@ def planned(domain: Domain, case: Case, wishes: Sequence[Wish], facts: Mapping[s
             note(domain, step, result.text, seen)
         finished[place] = wish._replace(
             steps=steps, goal=resolve(wish.goal, outputs, wish.atom), forbidden=[list(step) for step in asked])
-    for place in reversed(range(len(plan))):     # a later call may show what an earlier one was made for
+    return pruned(domain, case, plan, finished, facts)
+
+
+def pruned(domain: Domain, case: Case, plan: Sequence[Step], wishes: Sequence[Wish],
+           facts: Mapping[str, str]) -> tuple[tuple[Step, ...], list[Wish]]:
+    """A plan and its wishes without what is not needed: a later call may show what an earlier one was made for, or do its
+    work
+    as well. The last steps are tried first."""
+    plan, wishes = tuple(plan), list(wishes)
+    for place in reversed(range(len(plan))):
         rest = plan[:place] + plan[place + 1:]
-        if domain.actions[plan[place].tool].kind == "read" and not underivable(domain, case, rest, finished, facts):
-            plan = rest
-    return tuple(plan), finished
+        if domain.actions[plan[place].tool].kind != "read":
+            if not _grants(case, rest, wishes):
+                continue
+            owner = next(k for k, wish in enumerate(wishes)
+                         if any(Step(*each).key == plan[place].key for each in wish.steps))
+            left = [each for each in wishes[owner].steps if Step(*each).key != plan[place].key]
+            if not left:
+                continue
+            shorter = [*wishes[:owner], wishes[owner]._replace(steps=left), *wishes[owner + 1:]]
+        else:
+            shorter = wishes
+        if not underivable(domain, case, rest, shorter, facts):
+            plan, wishes = rest, shorter
+    return plan, wishes
+
+
+def _grants(case: Case, plan: Sequence[Step], wishes: Sequence[Wish]) -> bool:
+    """Whether the plan succeeds and every goal holds in the end."""
+    state = case.start
+    for step in plan:
+        result = case.call(state, step)
+        if result.failed:
+            return False
+        state = result.state
+    return all(case.value(state, tuple(place)) == value for wish in wishes for place, value in wish.goal)
 
 
 def _lookups(domain: Domain, step: Step) -> list[tuple[str, str]]:

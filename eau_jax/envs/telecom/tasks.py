@@ -70,7 +70,7 @@ HOPELESS = ("lock", "contract")
 RARE = 0.75                # share of the draws with one of these that is dropped
 EXCLUDE = ({"roaming", "line"}, {"bill", "contract"})   # pairs that start from contradictory actions
 PERSONA_TEXT = {"None": None, "Easy": "You know your way about phones.", "Hard": "Phones make you nervous."}
-_INTENTS = {"s": "service_issue", "d": "mobile_data_issue", "m": "mms_issue"}
+INTENTS = {"s": "service_issue", "d": "mobile_data_issue", "m": "mms_issue"}
 _REASON = {"s": "Your phone has no service.", "d": "Your mobile data is slow or does not work.",
            "m": "You cannot send picture messages."}
 
@@ -146,11 +146,20 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
         if not rare and not any(pair <= set(chosen) for pair in EXCLUDE):
             break
     number, person = int(rng.integers(10, 100)), f"{FIRST[rng.integers(len(FIRST))]} {LAST[rng.integers(len(LAST))]}"
+    persona = PERSONAS[int(rng.integers(len(PERSONAS)))]
+    return made(intent, chosen, number, person, persona, f"555-{int(rng.integers(10000)):04d}", rng)
+
+
+def made(intent: str, chosen: list[str], number: int, person: str, persona: str, phone: str,
+         rng: np.random.Generator) -> dict[str, Any]:
+    """The task of a customer with some of FAULTS, whose ids hold `number`.
+
+    Args:
+      intent: a letter of INTENTS: what the customer complains of.
+    """
     ids = {"{c}": f"C{number}", "{l}": f"L{number}", "{b}": f"B{number}2"}
     fill = lambda arguments: {key: ids.get(value, value) if isinstance(value, str) else value
                               for key, value in arguments.items()}
-    persona = PERSONAS[int(rng.integers(len(PERSONAS)))]
-    phone = f"555-{int(rng.integers(10000)):04d}"
     starts = [(_USER, "set_user_info", {"name": person, "phone_number": phone})]
     mends: list[Action] = []
     for name in chosen:
@@ -178,7 +187,7 @@ def _record(rng: np.random.Generator) -> dict[str, Any]:
             "reward_basis": ["ENV_ASSERTION", "ACTION"] if hopeless else ["ENV_ASSERTION"]},
         "db": _company(number, person, phone, rng), "user_db": USER_DB}
     digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:8]
-    return {"id": f"[{_INTENTS[intent]}]{'|'.join(chosen)}[PERSONA:{persona}]-{digest}"} | record
+    return {"id": f"[{INTENTS[intent]}]{'|'.join(chosen)}[PERSONA:{persona}]-{digest}"} | record
 
 
 def _assertions(intent: str, chosen: list[str], hopeless: bool, ids: Mapping[str, str]) -> list[dict[str, Any]]:

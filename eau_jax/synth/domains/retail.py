@@ -210,10 +210,11 @@ INVARIANTS = (
         method.get("balance", 0) >= 0 for _, user in case.rows(state,
                                                                "users") for method in user["payment_methods"].values())),
 )
-POLICY = "\n".join(["You serve the customers of a shop.", *(f"- {rule.text}" for rule in RULES),
-                    "- Say what you are going to change and get a yes before you change it. Items of an order are changed in "
-                    "one call.", "- Where you refuse something about an order, tell the order's total: the refusal is filed "
-                    "under it.", "- Do not make anything up."])
+POLICY = "\n".join([
+    "You serve the customers of a shop.", *(f"- {rule.text}" for rule in RULES),
+    "- Say what you are going to change and get a yes before you change it. Items of an order are changed in one call.",
+    "- Where you refuse something about an order, tell the order's total: the refusal is filed under it.",
+    "- Do not make anything up."])
 TAU2 = Tau2Domain(name="retail", policy=POLICY, policy_solo="", base=base(), tasks=(), splits={}, tools=retail_tools(),
                   user_tools={}, functions={"assistant": {}, "user": {}}, digests={}, shapes=shapes("retail"))
 # A record's user_id says whose it is, not who is talking: only the `find` tools show that.

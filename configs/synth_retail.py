@@ -1,0 +1,13 @@
+"""Tasks for tau2-bench's retail tools in a shop of our own (eau_jax/synth/domains/retail.py): 1,000 tries through all gates.
+
+1 CPU core, two minutes. No model, no network, no upstream files.
+
+    eau-jax synth configs/synth_retail.py
+"""
+
+from eau_jax.synth.domains.retail import retail
+from eau_jax.synth.plan import SynthPlan
+
+
+def plan() -> SynthPlan:
+    return SynthPlan(domain=retail, name="retail", count=1000)
