@@ -27,7 +27,7 @@ BASE = str(Path(__file__).parents[1] / "qwen3_4b_intention.py")
 
 
 def method(config: Config) -> Config:
-    """GRPO's advantage, token mean, groups that are informative, a penalty near the most tokens that an episode may sample."""
+    """GRPO's advantage, token mean, informative groups, a penalty near the most tokens that an episode may sample."""
     turns = knob.values(knob_tree(config)).get("env.max_turns", config.rollout.max_tokens)
     limit = min(int(turns) * config.rollout.max_new_tokens, config.rollout.max_tokens)
     made = with_algorithm(config, advantage=grpo, view=by_action, normalise=none, reduction=token_mean,
