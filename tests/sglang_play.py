@@ -19,7 +19,7 @@ LENGTH = 64
 def quick(monkeypatch):
     """A fixture: waits are short, and a capability that is missing where none should be is an error."""
     monkeypatch.setattr(sglang_sampler, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(fleet, "REST_S", 0.05)
+    monkeypatch.setattr(fleet, "AGAIN_S", 0.05)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         yield

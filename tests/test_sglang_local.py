@@ -78,7 +78,7 @@ def test_the_flags_of_sglang_on_a_gpu():
 def test_the_flags_that_a_cpu_needs():
     torch = ServerProcess(LocalServer(device="cpu"), slots=8, length=248, dtype="float32")
     flags = " ".join(torch.command("py", Path("/w"), "0.1-x", 1))
-    for flag in ("--attention-backend torch_native", "--sleep-on-idle", "--skip-server-warmup", "--max-total-tokens 2048"):
+    for flag in ("--attention-backend torch_native", "--sleep-on-idle", "--skip-server-warmup", "--max-total-tokens 8192"):
         assert flag in flags
     assert torch.environment("0.1-x")["SGLANG_USE_CPU_ENGINE"] == "1"
     on_jax = ServerProcess(LocalServer(kind="sglang-jax", device="cpu"), slots=8, length=248, dtype="float32")
@@ -88,7 +88,7 @@ def test_the_flags_that_a_cpu_needs():
         assert flag in flags
     environment = on_jax.environment("0.1-x")
     assert "--weight-version" not in flags and environment["EAU_WEIGHT_VERSION"] == "0.1-x"
-    assert "XLA_FLAGS" in os.environ and "XLA_FLAGS" not in environment          # this process's devices are not the server's
+    assert "XLA_FLAGS" in os.environ and "XLA_FLAGS" not in environment    # this process's devices are not the server's
 
 
 @pytest.mark.parametrize("settings, message", [

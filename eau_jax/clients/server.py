@@ -23,6 +23,7 @@ from eau_jax.core.types import InfraError
 MARGIN = 8        # tokens of context beyond the longest history; servers keep a few for themselves
 GRACE_S = 15      # seconds between asking a server to end and ending it
 POLL_S = 0.2      # between two looks whether it is ready
+CPU_CACHE = 4     # histories of full length that a server on a CPU keeps, for each request that runs
 LOG_END = 20_000  # bytes of its log in which the reason is looked for
 JAX_SERVER = Path(__file__).with_name("sglang_jax_serve.py")
 GUARD = """
@@ -149,7 +150,7 @@ class ServerProcess:
         if chosen.memory:
             flags += ["--mem-fraction-static", str(chosen.memory)]
         if chosen.device == "cpu":
-            flags += ["--max-total-tokens", str(self._slots * context)]
+            flags += ["--max-total-tokens", str(CPU_CACHE * self._slots * context)]
         if chosen.kind == "sglang-jax":
             # Its warm-up asks for no log-probabilities, which it cannot mix with requests that do.
             flags += ["--skip-server-warmup", "--enable-deterministic-sampling"]

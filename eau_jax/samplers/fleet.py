@@ -14,7 +14,8 @@ from eau_jax.clients.sglang_http import CallError, Capabilities, Connection, pro
 from eau_jax.core.types import InfraError
 
 TRIES = 3          # of a push on one server whose answers fail in passing
-REST_S = 1.0       # a server that has failed gets no new episode for so long
+AGAIN_S = 0.5      # seconds before that
+REST_S = 1.0       # a server that has failed gets no new episode for so long; doubled with each failure, up to a minute
 HEALTH_S = 20.0    # a local server that runs but does not answer for so long is restarted
 RESTARTS = 5       # of a local server between two pushes
 
@@ -31,6 +32,7 @@ class Server:
     process: ServerProcess | None = None
     capabilities: Capabilities | None = None
     rests_until: float = 0.0    # time.monotonic()
+    failures: int = 0           # since it last answered
     doubtful: bool = False      # it failed: whether it is there and holds our weights is to be seen
     restarts: int = 0           # since the last push
     sessions: int = 0           # episodes that live on it
@@ -91,7 +93,12 @@ class Fleet:
     def failed(self, server: Server) -> None:
         """A call failed in passing: whoever can goes elsewhere, and the server is looked at before it is used again."""
         for one in self.servers if server is self._router else [server]:
-            one.rests_until, one.doubtful = time.monotonic() + REST_S, True
+            one.rests_until = time.monotonic() + REST_S * 2 ** min(one.failures, 6)
+            one.failures, one.doubtful = one.failures + 1, True
+
+    def answered(self, server: Server) -> None:
+        """A call went through."""
+        server.failures, server.rests_until = 0, 0.0
 
     async def _mend(self, server: Server) -> None:
         """A server that has failed is looked at, and brought back where that is needed. Whoever waits may give up waiting: a
@@ -171,7 +178,7 @@ class Fleet:
             except CallError as error:
                 if not error.passing or attempt == TRIES - 1:
                     raise PushError(f"{error}{_hint(error)}") from error
-                await asyncio.sleep(REST_S)
+                await asyncio.sleep(AGAIN_S)
         if not isinstance(answer, dict) or answer.get("success") is not True:
             raise PushError(f"{server.name} could not read the weights in {self._folder}: {answer}")
         held = await self._holds(server)

@@ -26,6 +26,7 @@ from eau_jax.clients.sglang_http import CallError, Connection
 from eau_jax.core.types import InfraError
 from eau_jax.models.config import ModelConfig
 from eau_jax.samplers.fleet import Fleet, Server
+from eau_jax.samplers.places import Places
 from eau_jax.samplers.sglang import SGLang
 from eau_jax.samplers.types import Completion, Stop, TokenRequest, check_request
 from eau_jax.samplers.weights import WeightStore
@@ -58,11 +59,11 @@ class _Link:
     """What belongs to one event loop."""
 
     def __init__(self, slots: int):
-        self.places = asyncio.Semaphore(slots)   # requests in flight
-        self.free = asyncio.Event()              # no push is going on
+        self.places = Places(slots)             # for requests in flight
+        self.free = asyncio.Event()             # no push is going on
         self.free.set()
         self.pushing = asyncio.Lock()
-        self.tasks: set[asyncio.Task] = set()    # that nobody waits for
+        self.tasks: set[asyncio.Task] = set()   # that nobody waits for
 
     async def settle(self) -> None:
         """Waits for those tasks, but not for long."""
@@ -84,6 +85,7 @@ class SGLangSampler:
         self._store = WeightStore(config, settings.weights)
         self._links = PerLoop(lambda: _Link(slots), _Link.settle)
         self._open: dict[str, _Open] = {}
+        self._begun: set[str] = set()            # sessions that have asked before and are not released
         self._versions: dict[str, int] = {}      # of every label that was pushed
         self._label, self.version, self._temperature = "", -1, 1.0
         self._pushed: list[weakref.ref] = []     # the arrays that the servers hold
@@ -149,6 +151,7 @@ class SGLangSampler:
         """Forgets which server the session lived on. A request of it that is still open ends with stop "aborted"."""
         if session in self._open and not self._open[session].ended.done():
             self._open[session].ended.set_result(None)
+        self._begun.discard(session)
         self._fleet.forget(session)
 
     async def close(self) -> None:
@@ -195,7 +198,8 @@ class SGLangSampler:
         link, failures = await self._links.get(), 0
         while True:
             try:
-                async with link.places:
+                async with link.places.place(request.session in self._begun):
+                    self._begun.add(request.session)
                     await self._ready(link)
                     server = await self._fleet.home(request.session)
                     await self._ready(link)
@@ -252,6 +256,7 @@ class SGLangSampler:
             raise error from None
         if not len(part.tokens) and label == self._label:
             raise Unusable(f"{server.name}: the request was aborted before it had drawn a token")
+        self._fleet.answered(server)
         one.tokens += part.tokens.tolist()
         # At temperature 0 the distribution is a single point.
         one.logprobs += part.logprobs.tolist() if self._temperature else [0.0] * len(part.tokens)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 
 from eau_jax.core.types import InfraError
@@ -43,7 +44,7 @@ class WeightStore:
         Raises:
           InfraError: when the disk or the memory does not take them.
         """
-        dtype = hf.ml_dtypes.bfloat16 if self._config.param_dtype == "bfloat16" else np.float32
+        dtype = ml_dtypes.bfloat16 if self._config.param_dtype == "bfloat16" else np.float32
         host = jax.device_get(lora.merge(self._source, params))
         host = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), host)
         try:
