@@ -16,6 +16,7 @@ from eau_jax.envs.tau2.message import ALONE
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
 from eau_jax.meta import rule_proposer
+from eau_jax.meta.proposal import is_fixed
 from eau_jax.models.config import ATTENTION, LORA_TARGETS, REMAT, Lora
 from eau_jax.samplers.jax_engine import JaxEngine
 from eau_jax.samplers.sglang import SGLang, refuse_filters
@@ -498,6 +499,7 @@ def _refuse_idle(config: Config) -> None:
         (meta.proposer is not None and meta.proposer.at_once, meta, "meta", ("seconds", "tokens", "cost"),
          "this proposer answers at once"),
         (meta.proposer == rule_proposer.rules, meta, "meta", ("python_rules",), "this proposer writes no Python"),
+        (is_fixed("rules", meta.fixed), meta, "meta", ("python_rules",), "meta.fixed keeps the rules as they are"),
         (meta.anchor_tasks == 0, meta, "meta", ("anchor_every",), "meta.anchor_tasks is 0"),
         (not {"wandb", "trackio"} & set(config.track.to), config.track, "track", ("project",), "track.to has neither wandb nor "
          "trackio"),

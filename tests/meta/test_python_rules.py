@@ -322,6 +322,7 @@ NOBODY = Proposer("nobody", lambda view, budget: None, at_once=True)
 @pytest.mark.parametrize("changes, words", [
     ({"meta.python_rules": True}, "meta.python_rules = True would do nothing, because meta.proposer is None"),
     ({"meta": Meta(proposer=rule_proposer.rules, canary_tasks=2, python_rules=True)}, "this proposer writes no Python"),
+    ({"meta": Meta(proposer=NOBODY, canary_tasks=2, python_rules=True, fixed=("user",))}, "meta.fixed keeps the rules"),
     ({"meta": Meta(proposer=NOBODY, canary_tasks=2, python_rules=True), "env": telecom_solo,
       "tasks.generate": telecom_tasks.generate}, "telecom_solo has no user who follows rules"),
 ])
