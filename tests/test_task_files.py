@@ -38,6 +38,7 @@ def test_lists_and_lines_are_read(tmp_path):
 @pytest.mark.parametrize("field, value, said", [
     ("id", None, "field id: expected a non-empty string, found nothing"),
     ("rule", 3, "field rule: expected a non-empty string, found 3"),
+    ("rule", "a + \udfff", "field rule: expected text, found half of a surrogate pair, '.udfff', at character 4"),
     ("rule", "a + b", "field rule: expected each of a, b, c, d once"),
     ("rule", "a + b + c + import", "field rule: expected an expression"),
     ("test_case", [1, 2, 3], r"field test_case: expected a list of 4 numbers, found \[1, 2, 3\]"),

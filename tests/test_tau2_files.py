@@ -112,6 +112,7 @@ AIRLINE = {
 @pytest.mark.parametrize("name, place, value, said", [
     ("retail", "orders.o1.items", [1], r"items\[0\]: expected an object, found 1"),
     ("retail", "orders.o1.items.0.price", "abc", r"items\[0\].price: expected a number, found 'abc'"),
+    ("retail", "orders.o1.items.0.price", float("nan"), r"items\[0\].price: expected a number, found nan"),
     ("retail", "orders.o1.items.0.price", True, r"items\[0\].price: expected a number, found True"),
     ("retail", "orders.o1.payment_history", [{}], r"payment_history\[0\].transaction_type: expected a string, found n"),
     ("retail", "orders.o1.payment_history", [], "payment_history: expected one payment or more, found none"),

@@ -625,6 +625,7 @@ ASSERTION = "evaluation_criteria.env_assertions."
     ("db.lines.0.plan_id", "P9", "db.lines.L11.plan_id: expected the id of a plan, found 'P9'"),
     ("db.customers.0.line_ids", ["L9"], "db.customers.C11.line_ids: expected ids of lines, found 'L9'"),
     ("db.customers.0.full_name", ..., r"db.customers\[0\].full_name: expected a non-empty string"),
+    ("db.plans.0.data_limit_gb", float("nan"), r"db.plans\[0\].data_limit_gb: expected a number, found nan"),
     ("db.plans.0.data_limit_gb", "10", r"db.plans\[0\].data_limit_gb: expected a number, found '10'"),
     ("user_db.device", ..., "user_db.device: expected an object, found nothing"),
     ("user_db.device.network_signal_strength", "great", "network_signal_strength: expected one of none, .*, found 'great'"),

@@ -2,6 +2,8 @@
 
 import collections
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
 
@@ -10,6 +12,8 @@ from eau_jax.envs.upstream_files import advice
 Record = Mapping[str, Any]
 Check = Callable[[Record], None]
 _SPACE = " \t\r\n,"
+_HALF = re.compile("[\ud800-\udfff]")          # of a surrogate pair
+_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")   # one in JSON, or what looks like it
 
 
 class TaskFileError(ValueError):
@@ -103,6 +107,33 @@ def text_field(record: Mapping[str, Any], name: str, where: str = "") -> str:
     return value
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number: JSON's reader also makes NaN, infinities and truth values, and whole numbers beyond any
+    float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def check_text(value: Any, where: str = "") -> None:
+    """Refuses strings with half of a surrogate pair, which JSON can spell but UTF-8 and tokenizers cannot.
+
+    Raises:
+      ValueError: "field: expected ..., found ...".
+    """
+    if isinstance(value, str):
+        half = _HALF.search(value)
+        if half:
+            raise ValueError(f"{where or 'record'}: expected text, found half of a surrogate pair, {half[0]!r}, at "
+                             f"character {half.start()}; write the whole character, or U+FFFD")
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            check_text(key, where)
+            check_text(part, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            if isinstance(part, (str, Mapping, list)):
+                check_text(part, f"{where}[{place}]")
+
+
 def shown(value: Any) -> str:
     """A value as an error message shows it, at most 60 characters."""
     text = "nothing" if value is None else repr(value)
@@ -139,10 +170,16 @@ def objects(path: Path) -> Iterator[tuple[str, Any]]:
         if listed and text[at] == "]":
             return
         try:
-            value, at = decoder.raw_decode(text, at)
-        except (json.JSONDecodeError, RecursionError) as error:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
             broken = error.lineno if isinstance(error, json.JSONDecodeError) else line
             raise TaskFileError(f"{path}, line {broken}: not JSON: {error} (in the task from line {line} on)") from None
+        try:
+            if _ESCAPED.search(text, at, end):
+                check_text(value)
+        except ValueError as error:
+            raise TaskFileError(f"{path}, line {line}, field {error}") from None
+        at = end
         yield f"line {line}", value
 
 

@@ -4,7 +4,8 @@
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": null, "tool_calls": [...]}, ...]}
     {"messages": [...], "answer": {"content": "...", "thinking": "...", "tool_calls": [...]}, "metadata": {...}}
 
-A row may say how it went (`score` or `reward`, `success` or `correct`), who the user is (`user_scenario`, or the whole
+A row may say how it went (`score` or `reward`, `success` or `correct`; without the latter, a score above 0 is a conversation
+that the user ended because it was settled), who the user is (`user_scenario`, or the whole
 prompt of its model as `user_system`) and which tools the user has (`user_tools`), at its top or in `metadata`.
 """
 
@@ -78,10 +79,11 @@ def to_row(record: Mapping[str, Any], place: str) -> Row:
         messages = earlier + _message(answer, "answer", {})
     if not any(message.role == "agent" for message in messages):
         raise ValueError(f"{name}: expected at least one message of the agent, found none")
-    success = _number(facts, "success", "correct")
+    score, success = _number(facts, "score", "reward"), _number(facts, "success", "correct")
+    settled = score if success is None else success
     dialogue = Dialogue(_with_tools("\n\n".join(systems), facts, "tools"), tuple(messages), _user_system(facts, messages),
-                        ended=success is None or success > 0)
-    return Row(dialogue, _number(facts, "score", "reward"), None if success is None else success > 0,
+                        ended=settled is None or settled > 0)
+    return Row(dialogue, score, None if success is None else success > 0,
                str(facts["source_dialog_id"]) if "source_dialog_id" in facts else "", place)
 
 
@@ -133,7 +135,8 @@ def _role(entry: Mapping[str, Any], where: str) -> str:
 
 
 def _text(entry: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """(words, reasoning) of an entry; the reasoning stands in a field of its own or between tags before the words."""
+    """(words, reasoning) of an entry; the reasoning has a field of its own or stands between tags before the words. A tool
+    has none."""
     field = "value" if entry.get("value") is not None else "content"
     text = entry.get(field)
     if isinstance(text, list):   # OpenAI's content parts
@@ -144,7 +147,11 @@ def _text(entry: Mapping[str, Any], where: str) -> tuple[str, str]:
     if text is not None and not isinstance(text, str):
         raise ValueError(f"{where}.{field}: expected a string, found {shown(text)}")
     text = "" if text is None else text.strip()
+    if _role(entry, where) == "tool":
+        return text, ""
     before, closed, after = text.rpartition("</think>")
+    if "<think>" in after:
+        raise ValueError(f"{where}.{field}: expected </think> after <think>, found none; leave out rows that were cut off")
     inline = before.replace("<think>", "").replace("</think>", "") if closed else ""
     names = ("reasoning_content", "reasoning", "thinking")
     told = next((entry[name] for name in names if isinstance(entry.get(name), str)), inline)
@@ -207,11 +214,11 @@ def _with_tools(system: str, facts: Mapping[str, Any], field: str) -> str:
 
 
 def _number(facts: Mapping[str, Any], *names: str) -> float | None:
-    """The first of the fields that is there, a number or a truth value."""
+    """The first of the fields that is there, a finite number or a truth value."""
     for name in names:
         value = facts.get(name)
         if value is not None:
-            if not isinstance(value, (bool, int, float)):
+            if not (isinstance(value, bool) or file.is_number(value)):
                 raise ValueError(f"{name}: expected a number, found {shown(value)}")
             return float(value)
     return None
@@ -235,6 +242,8 @@ def _listed(record: Mapping[str, Any], name: str) -> list[Any]:
 
 def _json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         raise ValueError(f"{where}: expected JSON, found {shown(text)}") from None
+    file.check_text(value, where)
+    return value

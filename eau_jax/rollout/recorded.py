@@ -6,6 +6,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from eau_jax.core.records import RunFolderError, read_lines
+from eau_jax.envs.file import check_text, is_number
 from eau_jax.rollout.dialogue import Dialogue, Message, Piece
 from eau_jax.rollout.template import Chat
 from eau_jax.users import role_play
@@ -52,6 +53,7 @@ def keep(paths: Sequence[Path], chosen: Filter) -> tuple[list[Record], dict[str,
             if missing:
                 raise RunFolderError(f"{file}, line {number}, field {missing[0]}: expected an episode of a training run, "
                                      f"found nothing")
+            _check(record, f"{file}, line {number}")
             counts["read"] += 1
             if record["stop"] == "infra_error" or record["score"] is None or not record["turns"]:
                 counts["unusable"] += 1
@@ -62,6 +64,15 @@ def keep(paths: Sequence[Path], chosen: Filter) -> tuple[list[Record], dict[str,
     kept = _best(passed, chosen.per_task) if chosen.per_task else passed
     counts["beyond sft.per_task"] = len(passed) - len(kept)
     return kept, counts
+
+
+def _check(record: Record, place: str) -> None:
+    try:
+        check_text(record)
+        if record["score"] is not None and not is_number(record["score"]):
+            raise ValueError(f"score: expected a number, found {record['score']!r}")
+    except ValueError as error:
+        raise RunFolderError(f"{place}, field {error}") from None
 
 
 def _best(records: Sequence[Record], most: int) -> list[Record]:

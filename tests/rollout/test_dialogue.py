@@ -210,12 +210,47 @@ def test_message_weights_and_the_tools_of_a_row():
     ('{"messages": [{"role": "assistant", "content": "a"}], "reward": "high"}', "reward: expected a number, found 'high'"),
     ('{"messages": [{"role": "assistant", "content": "a"}], "tools": "all"}', "tools: expected JSON, found 'all'"),
     ('{"messages": [', "line 2: not JSON"),
+    ('{"messages": [{"role": "assistant", "content": "a \\ud800"}]}',
+     "line 2, field messages[0].content: expected text, found half of a surrogate pair, '\\ud800', at character 2"),
+    ('{"messages": [{"role": "assistant", "content": "a"}], "tools": "[\\"\\\\udc00\\"]"}',
+     "field tools[0]: expected text, found half"),
+    ('{"messages": [{"role": "assistant", "tool_calls": [{"name": "look", "arguments": "{\\"id\\": \\"\\\\ud83d\\"}"}]}]}',
+     "field messages[0].tool_calls.arguments.id: expected text, found half"),
+    ('{"messages": [{"role": "assistant", "content": "a"}], "\\ud800": 1}', "field record: expected text, found half"),
+    ('{"messages": [{"role": "assistant", "content": "a"}], "score": NaN}', "field score: expected a number, found nan"),
+    ('{"messages": [{"role": "assistant", "content": "a"}], "reward": -Infinity}', "reward: expected a number, found -inf"),
+    ('{"messages": [{"role": "assistant", "content": "a"}], "correct": 1e999}', "correct: expected a number, found inf"),
+    ('{"messages": [{"role": "assistant", "content": "a"}], "score": 1' + "0" * 400 + "}", "field score: expected a number"),
+    ('{"messages": [{"role": "assistant", "content": "a"}], "score": 1' + "0" * 5000 + "}", "line 2: not JSON"),
+    ('{"messages": [{"role": "assistant", "content": "<think>hm"}]}',
+     "messages[0].content: expected </think> after <think>, found none"),
+    ('{"messages": [{"role": "assistant", "content": "<think>hm</think>a<think>b"}]}', "expected </think> after <think>"),
 ])
 def test_a_bad_row_is_named(tmp_path, line, words):
     (tmp_path / "bad.jsonl").write_text(json.dumps(OPENAI) + "\n" + line)
     with pytest.raises(TaskFileError) as error:
         list(dialogue_file.read(tmp_path / "bad.jsonl"))
     assert str(tmp_path / "bad.jsonl") in str(error.value) and words in str(error.value)
+
+
+def test_whole_pairs_and_escaped_backslashes_are_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "assistant", "content": "\\ud83d\\ude00 \\\\ud800"}]}')
+    found, = dialogue_file.read(tmp_path / "a.jsonl")
+    assert found.dialogue.messages[0].text == "\U0001f600 \\ud800"
+
+
+def test_what_a_tool_said_is_words_whatever_tags_it_holds():
+    record = {"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": [{"name": "look"}]},
+                           {"role": "tool", "content": "x</think>y<think>"}, {"role": "assistant", "content": "B"}]}
+    assert "x</think>y<think>" in [text for text, _ in joined(agents(record))]
+
+
+@pytest.mark.parametrize("told, stops", [
+    ({}, True), ({"score": 0}, False), ({"reward": 0.0}, False), ({"score": 1}, True), ({"reward": 0.4}, True),
+    ({"score": -1}, False), ({"score": 0, "success": True}, True), ({"score": 1, "correct": 0}, False)])
+def test_the_user_learns_to_stop_where_the_conversation_was_settled(told, stops):
+    record = {"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}], **told}
+    assert (role_play.STOP in [text for text, mask in joined(users(record)) if mask]) == stops
 
 
 def test_an_order_that_no_template_can_write_is_named():
@@ -352,6 +387,13 @@ def test_sealed_and_foreign_episodes_are_refused(tmp_path):
         recorded.files(tmp_path / "sealed" / "eval" / "episodes.jsonl")
     with pytest.raises(RunFolderError, match="has no episodes"):
         recorded.files(tmp_path)
+    whole = {name: "" for name in recorded.FIELDS} | {"score": 1, "turns": []}
+    for broken, words in (({"score": float("nan")}, "score: expected a number, found nan"),
+                          ({"score": "high"}, "score: expected a number, found 'high'"),
+                          ({"turns": [{"agent": "\ud800"}]}, r"turns\[0\].agent: expected text, found half")):
+        (tmp_path / "x.jsonl").write_text(json.dumps(whole | broken) + "\n")
+        with pytest.raises(RunFolderError, match=f"x.jsonl, line 1, field {words}"):
+            recorded.keep([tmp_path / "x.jsonl"], recorded.Filter(0.5, False, 0))
     (tmp_path / "x.jsonl").write_text('{"system": "S"}\n')
     with pytest.raises(RunFolderError, match="x.jsonl, line 1, field opening: expected an episode of a training run"):
         recorded.keep([tmp_path / "x.jsonl"], recorded.Filter(0.0, False, 0))

@@ -60,8 +60,9 @@ def check_record(known: Mapping[str, Any], table: str, key: str, record: Any) ->
 
 def _check(value: Any, shape: Any, where: str) -> None:
     if isinstance(shape, type):
-        kinds = (int, float) if shape is NUMBER else shape
-        if not isinstance(value, kinds) or (isinstance(value, bool) and shape is not bool):
+        right = file.is_number(value) if shape is NUMBER else (
+            isinstance(value, shape) and (shape is bool or not isinstance(value, bool)))
+        if not right:
             raise ValueError(f"{where}: expected {_NAMES[shape]}, found {file.shown(value)}")
     elif isinstance(shape, list):
         _check(value, list, where)

@@ -69,7 +69,7 @@ def _check_record(record: Any, kind: str, key: str, where: str) -> None:
     for name in (key, *_TEXTS.get(kind, ())):
         file.text_field(record, name, f"{where}.")
     for name in _NUMBERS.get(kind, ()):
-        if isinstance(record.get(name), bool) or not isinstance(record.get(name), (int, float)):
+        if not file.is_number(record.get(name)):
             raise ValueError(f"{where}.{name}: expected a number, found {file.shown(record.get(name))}")
     if kind == "lines" and not isinstance(record.get("roaming_enabled"), bool):
         raise ValueError(f"{where}.roaming_enabled: expected true or false, found "
