@@ -51,6 +51,18 @@ class Sampler(Protocol):
         ...
 
 
+class Engine(Sampler, Protocol):
+    """The sampler of a run's policy."""
+
+    def warm_up(self) -> None:
+        """Compiles, or makes the servers compile, what later calls use; after the first `push`, outside an event loop."""
+        ...
+
+    def drop_cache(self) -> None:
+        """Frees memory that the learner may need; no request may run."""
+        ...
+
+
 def check_request(request: TokenRequest, length: int, vocab_size: int) -> None:
     """Raises ValueError for a request that a sampler of `length` tokens over `vocab_size` token ids cannot serve."""
     tokens, name = np.asarray(request.tokens), f"session {request.session!r}"
