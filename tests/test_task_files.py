@@ -102,6 +102,9 @@ def test_a_mark_of_byte_order_is_no_part_of_the_text(tmp_path):
     (tmp_path / "p.jsonl").write_bytes(b'{"text": "\xff"}')
     with pytest.raises(TaskFileError, match="p.jsonl, byte 10: expected UTF-8 text, found 0xff"):
         read_passages(tmp_path / "p.jsonl")
+    (tmp_path / "p.jsonl").write_text('{"text": "x", "title": "\\ud800"}')
+    with pytest.raises(TaskFileError, match="p.jsonl, line 1, field title: expected text, found half of a surrogate pair"):
+        read_passages(tmp_path / "p.jsonl")
 
 
 def test_a_negative_seed_is_refused():

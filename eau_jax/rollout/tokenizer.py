@@ -12,11 +12,13 @@ from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
 from tokenizers import Tokenizer as Files
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from eau_jax.clients.answer import whole as whole_characters
+
 
 class Tokenizer(NamedTuple):
     """A vocabulary with its special tokens kept apart."""
 
-    encode: Callable[[str], Sequence[int]]   # plain text -> ids, none of them in `special`
+    encode: Callable[[str], Sequence[int]]   # plain text -> ids, none of them in `special`; half surrogate pairs as U+FFFD
     decode: Callable[[Sequence[int]], str]   # ids -> text, without the control tokens
     special: Mapping[str, int]               # every added token by its text
     vocab_size: int                          # largest id + 1
@@ -43,6 +45,7 @@ def from_json(text: str) -> Tokenizer:
 
     @functools.lru_cache(maxsize=8192)
     def encode(text: str) -> tuple[int, ...]:
+        text = whole_characters(text)    # an agent's JSON can spell halves, and a tool may repeat them
         ids = plain.encode(text, add_special_tokens=False).ids
         if not reserved.isdisjoint(ids):  # the vocabulary itself holds the tag: letter by letter it cannot be formed
             ids = [i for letter in text for i in plain.encode(letter, add_special_tokens=False).ids]

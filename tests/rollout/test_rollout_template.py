@@ -243,6 +243,9 @@ def test_encoding_is_reversible(text, tokenizers):
 def test_half_a_character_is_no_error(tokenizers):
     tokenizer = tokenizers[TINY_SPECIALS]
     assert tokenizer.decode(tokenizer.encode("漢")[:1]) == "\ufffd"
+    for half in ("\ud83d", "\ude00"):    # of a surrogate pair, which no UTF-8 has
+        assert tokenizer.decode(tokenizer.encode(f"a{half}b")) == "a\ufffdb"
+    assert tokenizer.decode(tokenizer.encode("\U0001f600")) == "\U0001f600"
 
 
 @pytest.mark.parametrize("content, message", [

@@ -6,7 +6,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from eau_jax.envs.file import TaskFileError, utf8
+from eau_jax.envs.file import TaskFileError, check_text, utf8
 
 
 class Index(NamedTuple):
@@ -61,6 +61,10 @@ def read_passages(path: str | Path) -> tuple[str, ...]:
             raise TaskFileError(f"{path}, line {number}: expected an object with \"text\", found {line[:60]!r}") from None
         if not isinstance(text, str) or not text.strip() or not isinstance(title, str):
             raise TaskFileError(f"{path}, line {number}: expected \"text\" to be a non-empty string, found {text!r:.60}")
+        try:
+            check_text({"text": text, "title": title})
+        except ValueError as error:
+            raise TaskFileError(f"{path}, line {number}, field {error}") from None
         found.append(f"{title}: {text}" if title else text)
     if not found:
         raise TaskFileError(f"{path}: expected at least one passage, found none")
