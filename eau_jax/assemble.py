@@ -9,7 +9,7 @@ import numpy as np
 
 from eau_jax import start
 from eau_jax.algorithms import infopo
-from eau_jax.config import Config, ConfigError, Learn, knob_tree
+from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.core import knobs as knob
 from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import HeldOutTask, Task
@@ -71,9 +71,6 @@ def feedback(chat: template.Chat) -> Feedback:
 
 def learner(config: Config, model: ModelConfig, devices: Sequence[Any] | None = None) -> Learner:
     """The learner's static choices, on these devices or on all that there are. Rows are as wide as the longest episode."""
-    if not model.num_experts and config.learn.balance != Learn.balance:
-        raise ConfigError(f"learn.balance = {config.learn.balance} would do nothing, because the model has no experts; set it "
-                          f"back to {Learn.balance}")
     part, turns = config.algorithm, knob.specs({"env": config.env.knobs})["env.max_turns"].high
     return Learner(
         model=model, advantage=part.advantage, critic=part.critic, view=part.view, normalise=part.normalise,
@@ -84,7 +81,7 @@ def learner(config: Config, model: ModelConfig, devices: Sequence[Any] | None = 
         row_width=config.rollout.max_tokens, micro_rows=config.learn.rows, epochs=config.learn.epochs,
         minibatches=config.learn.minibatches, critic_updates=config.learn.critic_updates,
         critic_warmup=config.learn.critic_warmup, top_p=config.rollout.top_p, top_k=config.rollout.top_k,
-        chunk=config.learn.chunk, balance=config.learn.balance, mean_dtype=config.learn.mean_dtype)
+        chunk=config.learn.chunk, mean_dtype=config.learn.mean_dtype)
 
 
 def tasks(config: Config, split: str) -> tuple[Task, ...]:
@@ -183,19 +180,10 @@ def _known(config: Config) -> None:
 
 
 def drawer(parts: Parts, generation: Generation, step: int) -> Callable[[int, int, Sequence[int]], list[int]]:
-    """(round, count, rows used so far) -> rows of the training tasks that this round of update `step` collects, none of them
-    set aside."""
-    out = set_aside(parts, generation)
-    rows = [row for row in range(len(parts.train.tasks)) if row not in out]
+    """(round, count, rows used so far) -> rows of the training tasks that this round of update `step` collects."""
     if generation.task_mix:
-        held = {name: [row for row in found if row not in out] for name, found in parts.buckets.items()}
-        return functools.partial(draw_mixed, parts.config.seed, held, generation.task_mix, step)
-    return functools.partial(draw, parts.config, rows, step)
-
-
-def set_aside(parts: Parts, generation: Generation) -> frozenset[int]:
-    """Rows of the training tasks that are not drawn any more."""
-    return frozenset(row for row, task in enumerate(parts.train.tasks) if task.id in generation.set_aside)
+        return functools.partial(draw_mixed, parts.config.seed, parts.buckets, generation.task_mix, step)
+    return functools.partial(draw, parts.config, len(parts.train.tasks), step)
 
 
 def draw_mixed(seed: int, rows: Mapping[str, Sequence[int]], mix: Mapping[str, float], step: int, number: int, count: int,
@@ -213,18 +201,18 @@ def draw_mixed(seed: int, rows: Mapping[str, Sequence[int]], mix: Mapping[str, f
     return random.permutation(chosen).tolist()
 
 
-def draw(config: Config, rows: Sequence[int], step: int, number: int, count: int, used: Sequence[int]) -> list[int]:
-    """Those of the `rows` of training tasks that round `number` of update `step` (from 1) collects.
+def draw(config: Config, total: int, step: int, number: int, count: int, used: Sequence[int]) -> list[int]:
+    """Rows of the `total` training tasks that round `number` of update `step` (from 1) collects.
 
     Round 0 is the batch: shuffled epochs over all tasks, cut in order; an epoch's last tasks are left out where they do
     not fill a batch. A later round replaces groups that were dropped: `count` tasks, or as many as there are, that
     this update has not `used`, in an order drawn by (seed, step, round).
     """
     if number == 0:
-        epoch, place = divmod(step - 1, len(rows) // config.rollout.tasks)
-        order = np.random.default_rng([config.seed, 1, epoch]).permutation(rows)
+        epoch, place = divmod(step - 1, total // config.rollout.tasks)
+        order = np.random.default_rng([config.seed, 1, epoch]).permutation(total)
         return order[place * config.rollout.tasks:(place + 1) * config.rollout.tasks].tolist()
-    order = np.random.default_rng([config.seed, 3, step, number]).permutation(rows)
+    order = np.random.default_rng([config.seed, 3, step, number]).permutation(total)
     return [row for row in order.tolist() if row not in set(used)][:count]
 
 
