@@ -1,4 +1,4 @@
-"""Telecom tasks as tau2-bench's, phones with one to four faults (eau_jax/synth/domains/telecom.py): 1,000 tries through all gates.
+"""Telecom tasks as tau2-bench's, phones with one to four faults (eau_jax/synth/domains/telecom.py): 1,000 tries.
 
 1 CPU core, some minutes. No model, no network, no upstream files. Nothing is refused: what cannot be mended at all would be
 solved by an agent that always transfers.

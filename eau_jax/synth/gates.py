@@ -73,6 +73,15 @@ def is_sound(this: Subject) -> Reject | None:
     return None
 
 
+def compiles(this: Subject) -> Reject | None:
+    """G3, before anything is compared with the gold state: there is one."""
+    try:
+        this.measures["checker"] = this.case.described["version"]
+    except ValueError as error:
+        return Reject("UNSOLVABLE", str(error))
+    return None
+
+
 def is_open(this: Subject) -> Reject | None:
     """G2: nothing that the user wants holds at the start."""
     for wish in this.wishes:
@@ -177,7 +186,7 @@ def obeys(this: Subject) -> Reject | None:
 
 
 GATES: tuple[Callable[[Subject], Reject | None], ...] = (
-    is_sound, is_open, is_solvable, is_derivable, is_minimal, orders, is_unique, obeys, resists, discerns)
+    is_sound, compiles, is_open, is_solvable, is_derivable, is_minimal, orders, is_unique, obeys, resists, discerns)
 
 
 def gate(domain: Domain, instance: Instance) -> Report:

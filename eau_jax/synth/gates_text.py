@@ -40,7 +40,7 @@ def seal(domain: Domain, paths: Sequence[str]) -> Sealed:
     Raises:
       TaskFileError: for a file that is missing, or holds something else.
     """
-    records = [record for path in paths for record in file.read(Path(path), _has_criteria)]
+    records = [record for path in paths for record in file.read(Path(path), _has_criteria, "*.json")]
     texts = [" ".join(_strings(record["user_scenario"])) for record in records]
     return Sealed(frozenset(of_record(domain.actions, record) for record in records),
                   frozenset(name.lower() for text in texts for name in _NAME.findall(text)),

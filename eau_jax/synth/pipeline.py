@@ -22,6 +22,7 @@ from eau_jax.core.records import RunFolder, RunFolderError, read_json, read_line
 from eau_jax.synth import gates_text
 from eau_jax.synth.attribute import attribute
 from eau_jax.synth.compose import compose
+from eau_jax.synth.domain import Domain
 from eau_jax.synth.export import export
 from eau_jax.synth.gates import Reject, gate
 from eau_jax.synth.ground import gold, ground
@@ -36,11 +37,13 @@ from eau_jax.synth.search import NoPlan
 BACKEND = {"kind": "symbolic"}
 
 
-def run(plan: SynthPlan, at: Callable[[int, int], None] = lambda done, total: None) -> Path:
+def run(plan: SynthPlan, at: Callable[[int, int], None] = lambda done, total: None,
+        elsewhere: Callable[[Domain], Any] = Replayer) -> Path:
     """Makes what is missing of a plan and returns its folder.
 
     Args:
       at: called with the plan items that are done and their number.
+      elsewhere: what carries gold plans out again where `jobs` is 1, a context manager as `Replayer` is.
 
     Raises:
       RunFolderError: where the folder holds what another plan or other code made, or is in use.
@@ -53,7 +56,7 @@ def run(plan: SynthPlan, at: Callable[[int, int], None] = lambda done, total: No
         count = -(-plan.count // plan.shard)
         missing = [number for number in range(count) if not _shard(folder, number).is_file()]
         at(done := plan.count - sum(_size(plan, number) for number in missing), plan.count)
-        for number, text in _made(plan, missing):
+        for number, text in _made(plan, missing, elsewhere):
             write_atomic(_shard(folder, number), text)
             at(done := done + _size(plan, number), plan.count)
         finish(folder, plan)
@@ -112,10 +115,12 @@ def _size(plan: SynthPlan, number: int) -> int:
     return min(plan.shard, plan.count - number * plan.shard)
 
 
-def _made(plan: SynthPlan, missing: list[int]) -> Iterator[tuple[int, str]]:
+def _made(plan: SynthPlan, missing: list[int], elsewhere: Callable[[Domain], Any]) -> Iterator[tuple[int, str]]:
     """(number, text) of each missing shard, as they are done."""
+    if not missing:
+        return
     if plan.jobs == 1 or len(missing) < 2:
-        with Replayer(plan.domain) as replayer:
+        with elsewhere(plan.domain) as replayer:
             for number in missing:
                 yield number, shard(plan, number, replayer)
         return

@@ -31,6 +31,7 @@ _BITS = {"airplane": "AIRPLANE", "sim": "SIM_MISSING", "apn": "APN_BROKEN", "bil
          "roaming": "ROAMING_OFF", "line": "LINE_ROAMING_OFF", "quota": "QUOTA_USED", "mode": "BAD_MODE",
          "saver": "SAVER_ON",
          "vpn": "VPN_POOR", "calling": "WIFI_MMS", "mmsc": "MMSC_MISSING", "sms": "NO_SMS", "storage": "NO_STORAGE"}
+_AFTER = {"bill": ("LINE_INACTIVE", "STALE"), "apn": ("STALE",)}    # what is in the way once the first is mended
 _SHOWS = {"bill": ["bill_status", "Overdue"], "quota": ["used", str(LIMIT + 0.5)], "line": ["roaming", "False"]}
 _SAYS = {"s": ("My phone has no service.", "My phone finds no network.", "I cannot make calls: there is no signal."),
          "d": ("My mobile data is slow or does not work.", "The internet on my phone hardly works.",
@@ -62,7 +63,8 @@ def _make(fault: str, intent: str):
         steps = [[name, {key: world.filled(value) for key, value in given.items()}, "agent" if who == "assistant" else who]
                  for who, name, given in FAULTS[fault][1]]
         shows = [_SHOWS[fault]] if fault in _SHOWS else []
-        return Wish("", steps, [[["fault", _BITS[fault]], False]], [], [], shows, [], "", [], {})
+        goal = [[["fault", bit], False] for bit in (_BITS[fault], *_AFTER.get(fault, ()))]
+        return Wish("", steps, goal, [], [], shows, [], "", [], {})
 
     return make
 

@@ -1,0 +1,107 @@
+"""Planning against brute force, look-ups, and probing of declarations."""
+
+import itertools
+import random
+
+import pytest
+
+from crafted import instance
+from eau_jax.synth.domain import Step, Wish, steps_of
+from eau_jax.synth.domains.retail import retail
+from eau_jax.synth.domains.telecom import telecom
+from eau_jax.synth.domains.workshop import workshop
+from eau_jax.synth.ground import gold
+from eau_jax.synth.probe import probe
+from eau_jax.synth.search import NoPlan, find, ordered, told
+
+DOMAINS = {"workshop": workshop, "retail": retail, "telecom": telecom}
+
+
+def _orders(case, wishes):
+    """Every order of the wishes in which all steps succeed."""
+    for each in itertools.permutations(range(len(wishes))):
+        state = case.start
+        for place in each:
+            for step in steps_of(wishes[place].steps):
+                result = case.call(state, step)
+                if result.failed:
+                    break
+                state = result.state
+            else:
+                continue
+            break
+        else:
+            yield list(each)
+
+
+def _wish(*steps):
+    return Wish("x", [list(step) for step in steps], [], [], [], [], [], "", [], {})
+
+
+def test_an_order_is_found_exactly_where_brute_force_finds_one():
+    made, rng = instance(workshop, "cancel", "move", "change_service", "phone", seed=1), random.Random(0)
+    case = workshop.case(made.record)
+    found = {True: 0, False: 0}
+    for _ in range(40):
+        tools = rng.sample(workshop.writes, 3)
+        wishes = [_wish(Step(tool, workshop.arguments(case, case.start, tool, rng))) for tool in tools]
+        right = list(_orders(case, wishes))
+        found[bool(right)] += 1
+        if right:
+            assert ordered(case, wishes) in right
+        else:
+            with pytest.raises(NoPlan):
+                ordered(case, wishes)
+    assert min(found.values()) > 0
+
+
+def test_the_bill_is_paid_before_the_line_is_resumed():
+    made = instance(telecom, "bill@s", persona="None")
+    tools = [step.tool for step in gold(made)]
+    assert [tool for tool in tools if telecom.actions[tool].kind == "write"] == [
+        "send_payment_request", "make_payment", "resume_line", "reboot_device"]
+
+
+def test_faults_that_one_restart_mends_are_mended_by_one():
+    made = instance(telecom, "apn@s", "bill@s", persona="None")
+    assert [step.tool for step in gold(made)].count("reboot_device") == 1
+
+
+def test_look_ups_are_as_few_as_possible_and_in_order():
+    made = instance(workshop, "book", seed=2, distractors=2)
+    tools = [step.tool for step in gold(made)]
+    assert tools[0].startswith("find_user") and tools[1:] == ["get_user_details", "get_bike_details", "book_repair"]
+
+
+def test_what_nothing_shows_is_named():
+    made = instance(workshop, "cancel", seed=2)
+    case, wishes = workshop.case(made.record), [Wish(**each) for each in made.wishes]
+    with pytest.raises(NoPlan, match="desk_code 'Q00000'"):
+        find(workshop, case, case.start, told(wishes, made.facts), {}, [("desk_code", "Q00000")])
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_declarations_hold_and_every_tool_succeeds_and_changes_something(name):
+    domain, rng, worked = DOMAINS[name], random.Random(5), set()
+    assert probe(domain, seed=5, states=8 if domain is telecom else 25) == []
+    while worked != set(domain.actions):
+        case, state = domain.samples(rng)
+        for tool in domain.actions:
+            result = case.call(state, Step(tool, domain.arguments(case, state, tool, rng), domain.actions[tool].who))
+            if not result.failed and (domain.actions[tool].kind != "write" or case.changes(state, result.state)):
+                worked.add(tool)
+
+
+@pytest.mark.parametrize("tool, change, kind", [
+    ("cancel_repair", {"effects": lambda look: {}}, "effects"),
+    ("cancel_repair", {"needs": ()}, "needs"),
+    ("move_repair", {"effects": lambda look: {("orders", look.step.arguments["order_id"], "day"): "2025-06-12"}}, "effects"),
+    ("add_bike", {"params": {}}, "schema"),
+])
+def test_a_wrong_declaration_is_found(tool, change, kind):
+    wrong = workshop._replace(actions={**workshop.actions, tool: workshop.actions[tool]._replace(**change)},
+                              arguments=workshop.arguments)
+    found = probe(wrong, seed=0, states=25) if kind != "schema" else probe(
+        wrong._replace(arguments=lambda case, state, name, rng: {"brand": "x"} if name == tool else workshop.arguments(
+            case, state, name, rng)), seed=0, states=3)
+    assert {(each.tool, each.kind) for each in found} == {(tool, kind)}
