@@ -9,7 +9,7 @@ import numpy as np
 
 from eau_jax import start
 from eau_jax.algorithms import infopo
-from eau_jax.config import Config, ConfigError, knob_tree
+from eau_jax.config import Config, ConfigError, Learn, knob_tree
 from eau_jax.core import knobs as knob
 from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import HeldOutTask, Task
@@ -71,6 +71,9 @@ def feedback(chat: template.Chat) -> Feedback:
 
 def learner(config: Config, model: ModelConfig, devices: Sequence[Any] | None = None) -> Learner:
     """The learner's static choices, on these devices or on all that there are. Rows are as wide as the longest episode."""
+    if not model.num_experts and config.learn.balance != Learn.balance:
+        raise ConfigError(f"learn.balance = {config.learn.balance} would do nothing, because the model has no experts; set it "
+                          f"back to {Learn.balance}")
     part, turns = config.algorithm, knob.specs({"env": config.env.knobs})["env.max_turns"].high
     return Learner(
         model=model, advantage=part.advantage, critic=part.critic, view=part.view, normalise=part.normalise,
@@ -81,7 +84,7 @@ def learner(config: Config, model: ModelConfig, devices: Sequence[Any] | None = 
         row_width=config.rollout.max_tokens, micro_rows=config.learn.rows, epochs=config.learn.epochs,
         minibatches=config.learn.minibatches, critic_updates=config.learn.critic_updates,
         critic_warmup=config.learn.critic_warmup, top_p=config.rollout.top_p, top_k=config.rollout.top_k,
-        chunk=config.learn.chunk, mean_dtype=config.learn.mean_dtype)
+        chunk=config.learn.chunk, balance=config.learn.balance, mean_dtype=config.learn.mean_dtype)
 
 
 def tasks(config: Config, split: str) -> tuple[Task, ...]:

@@ -211,6 +211,8 @@ class Learn:
     """action tokens whose logits exist at the same time"""
     mean_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of the optimizer's running mean of gradients; bfloat16 saves memory"""
+    balance: float = 0.001
+    """of a mixture of experts: weight of the loss that evens their load; 0: none"""
     critic_updates: int = 1
     """critic passes over a batch for each policy pass"""
     critic_warmup: int = 0
@@ -220,7 +222,7 @@ class Learn:
 
     def __post_init__(self):
         at_least(self, 1, "steps", "epochs", "minibatches", "rows", "chunk", "critic_updates")
-        at_least(self, 0, "episodes", "critic_warmup", "critic_refit")
+        at_least(self, 0, "episodes", "balance", "critic_warmup", "critic_refit")
 
 
 @dataclasses.dataclass(frozen=True)

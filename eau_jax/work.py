@@ -64,7 +64,7 @@ def gradient(model: ModelConfig, batch: Batch, *, head: bool = True) -> Work:
     again = attention / 2 + logits
     if model.remat == "products":
         again += sum(2 * batch.tokens * _matrices({path: param for path, param in table.items()
-                                                   if path[-1].split("_")[0] in INWARD}) for table in _tables(model))
+                                                   if path[-1].split("_")[0] in INWARD}, model) for table in _tables(model))
     elif model.remat == "all":
         again += matrices + adapters + attention
     return Work(matrices + adapters + attention + logits + backward, again)
@@ -121,7 +121,7 @@ def _terms(model: ModelConfig, batch: Batch, head: bool) -> tuple[float, float, 
     """FLOPs of a forward pass in matrices, adapters, attention and the head."""
     attention = 4 * batch.pairs * model.num_layers * model.num_heads * model.head_dim
     logits = 2 * batch.sampled * model.d_model * model.vocab_size if head else 0.0
-    matrices, adapters = (2 * batch.tokens * _matrices(table) for table in _tables(model))
+    matrices, adapters = (2 * batch.tokens * _matrices(table, model) for table in _tables(model))
     return matrices, adapters, attention, logits
 
 
@@ -130,7 +130,9 @@ def _tables(model: ModelConfig) -> tuple[dict, dict]:
     return transformer.parameters(model), lora.adapters(model) if model.lora is not None else {}
 
 
-def _matrices(table: dict[transformer.Path, transformer.Param]) -> int:
-    """Weights of the layers' matrices: what has another axis beside the residual stream's or an adapter's rank."""
-    return sum(int(np.prod(param.shape)) for path, param in table.items()
+def _matrices(table: dict[transformer.Path, transformer.Param], model: ModelConfig) -> int:
+    """Weights of the layers' matrices: what has another axis beside the residual stream's or an adapter's rank. Experts count
+    as far as one token uses them."""
+    used = lambda param: model.experts_per_token / model.num_experts if {"experts", "mlp"} <= set(param.axes) else 1
+    return sum(int(np.prod(param.shape) * used(param)) for path, param in table.items()
                if path[0] == "layers" and {"embed", "rank"} & set(param.axes) and len(set(param.axes) - {"layers"}) > 1)

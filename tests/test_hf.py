@@ -26,6 +26,10 @@ CASES = {
     "qwen2-tied": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SMALL, tie_word_embeddings=True)),
     "qwen2-untied": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SMALL, tie_word_embeddings=False)),
     "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SMALL, head_dim=12, tie_word_embeddings=True)),
+    "qwen3-moe": lambda: transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **SMALL, head_dim=12, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20, norm_topk_prob=True)),
+    "qwen3-moe-plain": lambda: transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **SMALL, head_dim=12, num_experts=4, num_experts_per_tok=3, moe_intermediate_size=20, norm_topk_prob=False)),
     "llama3": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
         **SMALL, rope_parameters=LLAMA3, tie_word_embeddings=False)),
     "llama-bias": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(

@@ -15,6 +15,7 @@ CONFIG = ModelConfig(family="qwen3", vocab_size=53, d_model=24, num_layers=2, nu
                      d_ff=40, qk_norm=True)
 BIASED = dataclasses.replace(CONFIG, family="llama", qk_norm=False, qkv_bias=True, o_bias=True, tie_embeddings=False,
                              rope_scaling=Llama3Scaling(4.0, 1.0, 4.0, 8), num_kv_heads=1)
+MOE = dataclasses.replace(CONFIG, family="qwen3_moe", num_experts=4, experts_per_token=2)
 forward = jax.jit(transformer.forward, static_argnums=1)
 extend = jax.jit(transformer.extend, static_argnums=1, static_argnames="window", donate_argnums=2)
 
@@ -33,7 +34,8 @@ def rows(R, S, seed=0):
     return tokens, np.tile(np.arange(S, dtype=np.int32), (R, 1)), np.ones((R, S), np.int32)
 
 
-@pytest.mark.parametrize("config", [CONFIG, BIASED], ids=["qk_norm", "biases"])
+@pytest.mark.parametrize("config", [CONFIG, BIASED, pytest.param(MOE, marks=pytest.mark.slow)],
+                         ids=["qk_norm", "biases", "moe"])
 def test_chunks_and_decoding_equal_forward(config):
     """Slots at different lengths, fed 0..6 tokens a call, then one at a time, with a window just wide enough."""
     N, S = 3, 20
@@ -156,7 +158,7 @@ def test_bfloat16_stays_near_float32():
     assert float(jnp.abs(a - b.astype(jnp.float32)).mean() / jnp.abs(a).mean()) < 0.03
 
 
-@pytest.mark.parametrize("config", [CONFIG, BIASED], ids=["qk_norm", "biases"])
+@pytest.mark.parametrize("config", [CONFIG, BIASED, MOE], ids=["qk_norm", "biases", "moe"])
 def test_the_table_describes_the_arrays(config):
     params = transformer.init(config, jax.random.key(0))
     axes = transformer.logical_axes(config)
@@ -164,7 +166,7 @@ def test_the_table_describes_the_arrays(config):
     assert jax.tree.structure(params) == jax.tree.structure(axes, is_leaf=is_axes)
     assert [x.ndim for x in jax.tree.leaves(params)] == [len(x) for x in jax.tree.leaves(axes, is_leaf=is_axes)]
     assert transformer.parameter_count(config) == sum(x.size for x in jax.tree.leaves(params))
-    names = [param.hf_name.format(layer=0) for param in transformer.parameters(config).values()]
+    names = [param.hf_name.format(layer=0, expert=0) for param in transformer.parameters(config).values()]
     assert len(set(names)) == len(names)
 
 
@@ -179,7 +181,7 @@ def test_init_keeps_the_scale_of_the_residual_stream():
 
 
 @pytest.mark.parametrize("changes, message", [
-    (dict(family="mamba"), "family 'mamba' is unknown; supported: qwen2, qwen3, llama"),
+    (dict(family="mamba"), "family 'mamba' is unknown; supported: qwen2, qwen3, qwen3_moe, llama"),
     (dict(num_kv_heads=3), "num_heads 4 is not a multiple of num_kv_heads 3"),
     (dict(head_dim=7), "head_dim 7 is odd"),
     (dict(d_ff=0), "d_ff is 0; it must be at least 1"),
@@ -187,7 +189,7 @@ def test_init_keeps_the_scale_of_the_residual_stream():
     (dict(param_dtype="float16"), "param_dtype 'float16' is unknown; supported: float32, bfloat16"),
     (dict(remat="none"), "remat 'none' is unknown; supported: cheap, products, all"),
     (dict(attention="flash"), "attention 'flash' is unknown; supported: auto, xla, cudnn, splash"),
-    (dict(qk_norm=False), "qk_norm is False, but it is True for family 'qwen3'"),
+    (dict(qk_norm=False), "qk_norm is False, but it is True for families 'qwen3' and 'qwen3_moe'"),
     (dict(family="qwen2", qk_norm=False), "needs qkv_bias=True"),
     (dict(qkv_bias=True), "qkv_bias True and o_bias False must be equal"),
 ])

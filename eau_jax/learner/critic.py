@@ -33,22 +33,32 @@ def encode(params: Any, learner: Learner, rows: Rows) -> Array:
     return transformer.forward(params, learner.model, rows.tokens, rows.positions, rows.segment_ids, learner.mesh)
 
 
+def encode_policy(params: Any, learner: Learner, rows: Rows) -> tuple[Array, list[tuple[Array, dict[str, Mean]]]]:
+    """`encode` of what is trained as a policy, and loss terms that its layers add: the balance of a mixture's experts."""
+    if not learner.model.num_experts:
+        return encode(params, learner, rows), []
+    hidden, load = transformer.forward_with_load(params, learner.model, rows.tokens, rows.positions, rows.segment_ids,
+                                                 learner.mesh, rows.weights, rows.mask)
+    loss = learner.balance / learner.model.num_layers * load.loss
+    return hidden, [(loss, {"expert_balance": load.balance, "expert_peak": load.peak})]
+
+
 def logprobs(params: Any, learner: Learner, hidden: Array, rows: Rows, temperature: Array) -> tuple[Array, Array]:
     """Log-probabilities and entropies of the action tokens under the sampler's distribution, f32[R, S]."""
     return heads.token_logprobs(params, learner.model, hidden, rows.tokens, rows.mask, temperature, top_p=learner.top_p,
                                 top_k=learner.top_k, chunk=learner.chunk, mesh=learner.mesh)
 
 
-def policy_terms(params: Any, learner: Learner, rows: Rows, hidden: Array,
-                 knobs: dict) -> tuple[Array, dict[str, Mean]]:
-    """Policy loss, entropy bonus and, with a reference policy, the KL to it."""
+def policy_terms(params: Any, learner: Learner, rows: Rows, hidden: Array, knobs: dict,
+                 more_terms: list[tuple[Array, dict[str, Mean]]]) -> tuple[Array, dict[str, Mean]]:
+    """Policy loss, entropy bonus, with a reference policy the KL to it, and what `encode_policy` adds."""
     logp, entropy = logprobs(params, learner, hidden, rows, knobs["sampler"].temperature)
     loss, metrics = learner.policy_loss.loss(logp, rows.old_logprobs, rows.advantages, rows.correction, rows.weights,
                                              rows.mask, Units(rows.segment_ids, rows.action_ids), knobs["policy_loss"])
     terms = [entropy_loss(entropy, rows.weights, rows.mask, knobs["entropy"])]
     if learner.kl is not None:
         terms.append(kl_loss(logp, rows.ref_logprobs, rows.weights, rows.mask, learner.kl, knobs["kl"]))
-    for term, more in terms:
+    for term, more in terms + more_terms:
         loss, metrics = loss + term, metrics | more
     return loss, metrics
 
@@ -61,7 +71,8 @@ def value_terms(critic: Any, learner: Learner, rows: Rows, hidden: Array, knobs:
 
 def _policy_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     policy = weights_of(params, "policy")
-    return policy_terms(policy, learner, rows, encode(policy, learner, rows), knobs)
+    hidden, terms = encode_policy(policy, learner, rows)
+    return policy_terms(policy, learner, rows, hidden, knobs, terms)
 
 
 def _tower_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
@@ -76,8 +87,8 @@ def _head_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple
 def _joint_loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     """Policy loss + coef * value loss, one forward pass."""
     policy = weights_of(params, "policy")
-    trunk = encode(policy, learner, rows)
-    loss, metrics = policy_terms(policy, learner, rows, trunk, knobs)
+    trunk, terms = encode_policy(policy, learner, rows)
+    loss, metrics = policy_terms(policy, learner, rows, trunk, knobs, terms)
     term, more = value_terms(params["critic"], learner, rows, trunk, knobs)
     return loss + knobs["critic"].coef * term, metrics | more
 

@@ -122,6 +122,7 @@ class Learner:
     top_p: float = 1.0                      # as the sampler's
     top_k: int = 0                          # as the sampler's; 0: off
     chunk: int = 1024                       # positions per call of the output head
+    balance: float = 0.001                  # weight of the loss that evens the load of a mixture's experts
     mean_dtype: str = "float32"             # of the optimizer's running mean of gradients
     traces: collections.Counter = dataclasses.field(default_factory=collections.Counter, init=False)  # per function
 
@@ -130,8 +131,13 @@ class Learner:
                      "chunk"):
             if getattr(self, name) < 1:
                 raise ValueError(f"learner.{name} is {getattr(self, name)}; it must be at least 1")
-        if self.critic_warmup < 0:
-            raise ValueError(f"learner.critic_warmup is {self.critic_warmup}; it must be at least 0")
+        for name in ("critic_warmup", "balance"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"learner.{name} is {getattr(self, name)}; it must be at least 0")
+        spread = self.mesh.shape["expert"]
+        if spread > 1 and (not self.model.num_experts or self.model.num_experts % spread):
+            raise ValueError(f"mesh.expert is {spread}, but the model has {self.model.num_experts} experts, which it must "
+                             f"divide; use mesh.data or mesh.fsdp for a model without experts")
         if self.row_width < self.tokens:
             raise ValueError(f"learner.row_width is {self.row_width}, but episodes have up to {self.tokens} tokens and "
                              f"must fit into a row; raise row_width or lower rollout.max_tokens")

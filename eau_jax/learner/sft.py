@@ -8,7 +8,7 @@ import numpy as np
 from eau_jax.algorithms.reduction import token_mean
 from eau_jax.core.masking import masked_sum
 from eau_jax.core.types import Array, Mean, TrainState, Trajectory
-from eau_jax.learner.critic import encode, weights_of
+from eau_jax.learner.critic import encode_policy, weights_of
 from eau_jax.learner.parts import Learner, Phase, Rows
 from eau_jax.learner.rows import build, lay_out, unannotated
 from eau_jax.learner.update import take_step
@@ -46,10 +46,13 @@ def update(learner: Learner, policy: TrainState, frozen: Any, trajectory: Trajec
 def _loss(params: dict, learner: Learner, rows: Rows, knobs: dict) -> tuple[Array, dict[str, Mean]]:
     """−Σ weight · log π(token) at temperature 1."""
     policy = weights_of(params, "policy")
-    trunk = encode(policy, learner, rows)
+    trunk, terms = encode_policy(policy, learner, rows)
     logprobs, _ = heads.token_logprobs(policy, learner.model, trunk, rows.tokens, rows.mask, 1.0,
                                        chunk=learner.chunk, mesh=learner.mesh)
-    return -masked_sum(rows.weights * logprobs, rows.mask), {"nll": Mean.of(-logprobs, rows.mask)}
+    loss, metrics = -masked_sum(rows.weights * logprobs, rows.mask), {"nll": Mean.of(-logprobs, rows.mask)}
+    for term, more in terms:
+        loss, metrics = loss + term, metrics | more
+    return loss, metrics
 
 
 imitation = Phase("sft", ("policy",), _loss)

@@ -86,7 +86,7 @@ def attend(q: Array, k: Array, v: Array, segment_ids: Array, implementation: str
 
 
 def attend_cudnn(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
-    """`attend` by cuDNN's flash attention. It takes the segments as a mask of S * S booleans per row, shared by all heads."""
+    """`attend` by cuDNN's flash attention. Segments are a mask of S * S booleans per row, the same for all heads."""
     visible = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]                 # [R, 1, S, S]
     out = jax.nn.dot_product_attention(q, k, v, mask=visible, is_causal=True, implementation="cudnn")
     return checkpoint_name(out, MIXED)

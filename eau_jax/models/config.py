@@ -1,17 +1,18 @@
 """What a decoder-only transformer is made of. Behaviour follows the explicit fields; `family` only names the format.
 
-The supported architectures are Qwen2/2.5, Qwen3 (dense) and Llama: RMSNorm before attention and before a SwiGLU
-feed-forward block, rotary positions, grouped-query attention.
+The supported architectures are Qwen2/2.5, Qwen3, Qwen3-MoE and Llama: RMSNorm before attention and before a SwiGLU
+feed-forward block, or a mixture of them, rotary positions, grouped-query attention.
 """
 
 import dataclasses
 import math
 
-FAMILIES = ("qwen2", "qwen3", "llama")
+FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama")
 DTYPES = ("float32", "bfloat16")
 ATTENTION = ("auto", "xla", "cudnn", "splash")   # see `attention.choose`
 REMAT = ("cheap", "products", "all")   # see `transformer.KEPT`
-LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")   # of attention and of the feed-forward block
+ATTENTION_TARGETS = ("q", "k", "v", "o")
+LORA_TARGETS = (*ATTENTION_TARGETS, "gate", "up", "down")   # of attention and of the feed-forward block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int                        # divides num_heads; equal to it without grouped-query attention
     head_dim: int                            # even
-    d_ff: int
+    d_ff: int                                # of the feed-forward block, or of each expert
     rope_theta: float = 10000.0
     rope_scaling: Llama3Scaling | None = None
     rms_eps: float = 1e-6
@@ -78,6 +79,9 @@ class ModelConfig:
     compute_dtype: str = "float32"           # of the layers; rotary angles, norms, softmax and head are always float32
     remat: str = "cheap"                     # what the backward pass computes again, of REMAT
     attention: str = "auto"                  # program over packed rows, of ATTENTION
+    num_experts: int = 0                     # of every layer; 0: one dense block
+    experts_per_token: int = 0
+    norm_topk: bool = False                  # the weights of a token's experts sum to 1
     max_position: int = 32768                # longest context the weights are meant for, tokens
     lora: Lora | None = None                 # adapters; None: the weights themselves are trained
 
@@ -100,13 +104,22 @@ class ModelConfig:
                 raise ValueError(f"{name} {getattr(self, name)!r} is unknown; supported: {', '.join(known)}")
         if self.lora is not None and self.lora.rank > self.d_model:
             raise ValueError(f"lora rank is {self.lora.rank}; it must be at most d_model, here {self.d_model}")
+        if self.lora is not None and self.num_experts and not set(self.lora.targets) <= set(ATTENTION_TARGETS):
+            raise ValueError(f"lora targets are {', '.join(self.lora.targets)}; experts get no adapters, so give only "
+                             f"some of {', '.join(ATTENTION_TARGETS)}")
         self._check_family()
 
     def _check_family(self):
         """Refuses what the family's Hugging Face architecture cannot express: its export would be another model."""
-        if self.qk_norm != (self.family == "qwen3"):
-            raise ValueError(f"qk_norm is {self.qk_norm}, but it is True for family 'qwen3' and for no other; "
+        if self.qk_norm != (self.family in ("qwen3", "qwen3_moe")):
+            raise ValueError(f"qk_norm is {self.qk_norm}, but it is True for families 'qwen3' and 'qwen3_moe' and for no "
+                             f"other; family is {self.family!r}")
+        if (self.num_experts > 0) != (self.family == "qwen3_moe"):
+            raise ValueError(f"num_experts is {self.num_experts}; family 'qwen3_moe' needs experts and no other has them; "
                              f"family is {self.family!r}")
+        if not min(1, self.num_experts) <= self.experts_per_token <= self.num_experts:
+            raise ValueError(f"experts_per_token is {self.experts_per_token}; it must lie in "
+                             f"{min(1, self.num_experts)}..{self.num_experts}, num_experts")
         if self.family == "qwen2" and (not self.qkv_bias or self.o_bias):
             raise ValueError("family 'qwen2' needs qkv_bias=True and o_bias=False; "
                              "use 'llama' for a model without biases")

@@ -18,10 +18,12 @@ from flax import traverse_util
 from eau_jax.models.config import Llama3Scaling, ModelConfig
 from eau_jax.models.transformer import Param, parameters
 
-ARCHITECTURES = {"Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
+ARCHITECTURES = {"Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3_moe",
+                 "LlamaForCausalLM": "llama"}
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
                    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json")
+STACKED = {"layers": "layer", "experts": "expert"}   # axes that stack tensors, and what their names call a place there
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 SHARD_BYTES = 5_000_000_000
 
@@ -97,24 +99,31 @@ def config_from_hf(raw: dict[str, Any], *, param_dtype: str = "float32") -> Mode
         raise CheckpointError(f"architecture {', '.join(names) or 'none named'} is not supported; "
                               f"supported: {', '.join(ARCHITECTURES)}")
     unsupported = {"hidden_act": ("silu",), "use_sliding_window": (False, None), "mlp_bias": (False, None),
-                   "quantization_config": (None,), "pretraining_tp": (1, None)}
+                   "quantization_config": (None,), "pretraining_tp": (1, None), "decoder_sparse_step": (1,),
+                   "mlp_only_layers": ([], None)}
     for name, allowed in unsupported.items():
         if raw.get(name, allowed[0]) not in allowed:
             raise CheckpointError(f"config.json: {name} is {raw[name]!r}; supported: {allowed[0]!r}")
-    required = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    moe = family == "qwen3_moe"
+    experts = "num_experts" if "num_experts" in raw else "num_local_experts"   # transformers 5 writes the latter
+    width = "moe_intermediate_size" if moe else "intermediate_size"
+    required = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", width,
+                *((experts, "num_experts_per_tok") if moe else ()))
     for name in required:
         if name not in raw:
             raise CheckpointError(f"config.json: {name} is missing; needed: {', '.join(required)}")
     rope = {"rope_theta": raw.get("rope_theta", 10000.0)}
     rope |= (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
     heads, bias = raw["num_attention_heads"], bool(raw.get("attention_bias", False))
-    head_dim = raw.get("head_dim") or (128 if family == "qwen3" else raw["hidden_size"] // heads)
+    head_dim = raw.get("head_dim") or (128 if family in ("qwen3", "qwen3_moe") else raw["hidden_size"] // heads)
     return ModelConfig(
         family=family, vocab_size=raw["vocab_size"], d_model=raw["hidden_size"], num_layers=raw["num_hidden_layers"],
         num_heads=heads, num_kv_heads=raw.get("num_key_value_heads") or heads, head_dim=head_dim,
-        d_ff=raw["intermediate_size"], rope_theta=float(rope["rope_theta"]), rope_scaling=_scaling_from_hf(rope),
+        d_ff=raw[width], rope_theta=float(rope["rope_theta"]), rope_scaling=_scaling_from_hf(rope),
         rms_eps=raw.get("rms_norm_eps", 1e-6), tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        qkv_bias=family == "qwen2" or bias, o_bias=family != "qwen2" and bias, qk_norm=family == "qwen3",
+        qkv_bias=family == "qwen2" or bias, o_bias=family != "qwen2" and bias, qk_norm=family in ("qwen3", "qwen3_moe"),
+        num_experts=raw[experts] if moe else 0, experts_per_token=raw["num_experts_per_tok"] if moe else 0,
+        norm_topk=moe and bool(raw.get("norm_topk_prob", False)),
         param_dtype=param_dtype, compute_dtype=param_dtype, max_position=raw.get("max_position_embeddings", 32768))
 
 
@@ -131,6 +140,10 @@ def config_to_hf(config: ModelConfig) -> dict[str, Any]:
     }
     if config.family != "qwen2":
         raw["attention_bias"] = config.qkv_bias
+    if config.num_experts:
+        raw |= {"moe_intermediate_size": config.d_ff, "num_experts": config.num_experts,
+                "num_experts_per_tok": config.experts_per_token, "norm_topk_prob": config.norm_topk, "mlp_only_layers": [],
+                "decoder_sparse_step": 1}
     scaling = config.rope_scaling
     if scaling is not None:
         raw["rope_scaling"] = {
@@ -149,7 +162,7 @@ def import_tensors(config: ModelConfig, tensors: Any, source: str) -> Any:
     """
     table, found = parameters(config), tensors.names()
     dtype = ml_dtypes.bfloat16 if config.param_dtype == "bfloat16" else np.float32
-    expected = {name for param in table.values() for name in _hf_names(param)}
+    expected = {name for param in table.values() for name in _hf_names(param).values()}
     extra = {name for name in found if name not in expected and not name.endswith("rotary_emb.inv_freq")}
     if config.tie_embeddings and "lm_head.weight" in extra:
         if not np.array_equal(tensors.read("lm_head.weight"), tensors.read("model.embed_tokens.weight")):
@@ -157,7 +170,7 @@ def import_tensors(config: ModelConfig, tensors: Any, source: str) -> Any:
                                   "but config.json says tie_word_embeddings: true")
         extra.discard("lm_head.weight")
     for name in sorted(expected - found.keys()):
-        shape = next(_hf_shape(param) for param in table.values() if name in _hf_names(param))
+        shape = next(_hf_shape(param) for param in table.values() if name in _hf_names(param).values())
         raise CheckpointError(f"{source}: tensor {name} of shape {list(shape)} is missing"
                               + (f"; unknown tensors there: {', '.join(sorted(extra)[:5])}" if extra else ""))
     for name in sorted(extra):
@@ -165,13 +178,12 @@ def import_tensors(config: ModelConfig, tensors: Any, source: str) -> Any:
                               f"{config.family} with this config.json ({len(extra)} such tensors)")
     flat = {path: np.empty(param.shape, dtype) for path, param in table.items()}
     for path, param in table.items():
-        for i, name in enumerate(_hf_names(param)):
+        for at, name in _hf_names(param).items():
             tensor, shape = tensors.read(name), _hf_shape(param)
             if tensor.shape != shape:
                 raise CheckpointError(f"{found[name]}: tensor {name} has shape {list(tensor.shape)}; "
                                       f"expected {list(shape)}")
-            target = flat[path][i] if param.axes[0] == "layers" else flat[path]
-            target[...] = rearrange(tensor, f"{param.hf_layout} -> {_inner(param)}", **_sizes(param))
+            flat[path][at] = rearrange(tensor, f"{param.hf_layout} -> {_inner(param)}", **_sizes(param))
     return traverse_util.unflatten_dict(flat)
 
 
@@ -191,9 +203,9 @@ def export_tensors(table: dict, flat: dict) -> dict[str, tuple[tuple[int, ...], 
         if weight.shape != param.shape:
             raise ValueError(f"params {'/'.join(path)} has shape {list(weight.shape)}; "
                              f"the config says {list(param.shape)}")
-        for i, name in enumerate(_hf_names(param)):
-            def make(weight=weight, param=param, i=i):
-                tensor = np.asarray(weight[i] if param.axes[0] == "layers" else weight)
+        for at, name in _hf_names(param).items():
+            def make(weight=weight, param=param, at=at):
+                tensor = np.asarray(weight[at])
                 return np.ascontiguousarray(rearrange(tensor, f"{_inner(param)} -> {param.hf_layout}"))
             result[name] = _hf_shape(param), weight.dtype.itemsize, make
     return result
@@ -236,13 +248,21 @@ class _Files:
         return self.handles[name].get_tensor(name)
 
 
-def _hf_names(param: Param) -> list[str]:
-    layers = range(param.shape[0]) if param.axes[0] == "layers" else (None,)
-    return [param.hf_name.format(layer=layer) for layer in layers]
+def _stacked(param: Param) -> int:
+    """How many of the first axes stack tensors."""
+    return next((n for n, axis in enumerate(param.axes) if axis not in STACKED), len(param.axes))
+
+
+def _hf_names(param: Param) -> dict[tuple[int, ...], str]:
+    """The tensors of a weight, by their place in it."""
+    n = _stacked(param)
+    named = {at: dict(zip((STACKED[axis] for axis in param.axes[:n]), at)) for at in np.ndindex(param.shape[:n])}
+    return {at: param.hf_name.format(**names) for at, names in named.items()}
 
 
 def _sizes(param: Param) -> dict[str, int]:
-    return {axis: size for axis, size in zip(param.axes, param.shape, strict=True) if axis != "layers"}
+    n = _stacked(param)
+    return dict(zip(param.axes[n:], param.shape[n:], strict=True))
 
 
 def _inner(param: Param) -> str:

@@ -1,4 +1,4 @@
-"""The decoder-only transformer of Qwen2/2.5, Qwen3 (dense) and Llama, as pure functions over a nested dict of arrays.
+"""The decoder-only transformer of Qwen2/2.5, Qwen3, Qwen3-MoE and Llama, as pure functions over a nested dict of arrays.
 
 `parameters` is the one table of weights: shape, logical axes, initialiser and Hugging Face name of each. It drives
 initialisation, sharding, import and export. Layers are stacked on a leading axis and run under `lax.scan`.
@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 
 from eau_jax.core.sharding import constrain, gathered, lookup
 from eau_jax.core.types import Array
+from eau_jax.models import moe
 from eau_jax.models.attention import MIXED, attend, attend_cached, choose
 from eau_jax.models.config import ModelConfig
 from eau_jax.models.rotary import angles, rotate
@@ -31,12 +32,13 @@ KEPT = {"cheap": (MIXED, PRODUCTS, STREAM), "products": (MIXED, STREAM), "all": 
 
 @dataclasses.dataclass(frozen=True)
 class Param:
-    """One weight. Where `axes` begins with "layers", it stacks one Hugging Face tensor per layer."""
+    """One weight. Where `axes` begins with "layers", it stacks one Hugging Face tensor per layer, and where "experts" comes
+    next, one per layer and expert."""
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]        # logical axis names, one per dimension
     init: Callable[..., Array]          # (key, shape, dtype) -> array
-    hf_name: str                        # with {layer} where it is stacked
+    hf_name: str                        # with {layer} and {expert} where it is stacked
     hf_layout: str                      # the axes of one tensor there, in einops' notation
 
 
@@ -44,8 +46,11 @@ def parameters(config: ModelConfig) -> dict[Path, Param]:
     """Every weight by its path in the params tree."""
     D, L, h = config.d_model, config.num_layers, config.head_dim
     sizes = {"layers": L, "embed": D, "heads": config.num_heads, "kv_heads": config.num_kv_heads, "head_dim": h,
-             "mlp": config.d_ff, "vocab": config.vocab_size}
+             "mlp": config.d_ff, "vocab": config.vocab_size, "experts": config.num_experts}
     block, attn, mlp = "model.layers.{layer}.", "model.layers.{layer}.self_attn.", "model.layers.{layer}.mlp."
+    stacked = "layers"
+    if config.num_experts:
+        stacked, mlp = "layers experts", mlp + "experts.{expert}."
     ones, zeros, normal = initializers.ones, initializers.zeros, initializers.normal
     into = normal(D ** -0.5)
     # The residual stream keeps its scale through 2L additions.
@@ -59,11 +64,13 @@ def parameters(config: ModelConfig) -> dict[Path, Param]:
         ("layers/v", "layers embed kv_heads head_dim", into, attn + "v_proj.weight", "(kv_heads head_dim) embed"),
         ("layers/o", "layers heads head_dim embed", out_of_heads, attn + "o_proj.weight", "embed (heads head_dim)"),
         ("layers/mlp_norm", "layers embed", ones, block + "post_attention_layernorm.weight", "embed"),
-        ("layers/gate", "layers embed mlp", into, mlp + "gate_proj.weight", "mlp embed"),
-        ("layers/up", "layers embed mlp", into, mlp + "up_proj.weight", "mlp embed"),
-        ("layers/down", "layers mlp embed", out_of_mlp, mlp + "down_proj.weight", "embed mlp"),
+        ("layers/gate", f"{stacked} embed mlp", into, mlp + "gate_proj.weight", "mlp embed"),
+        ("layers/up", f"{stacked} embed mlp", into, mlp + "up_proj.weight", "mlp embed"),
+        ("layers/down", f"{stacked} mlp embed", out_of_mlp, mlp + "down_proj.weight", "embed mlp"),
         ("final_norm", "embed", ones, "model.norm.weight", "embed"),
     ]
+    if config.num_experts:
+        rows += [("layers/router", "layers embed experts", into, block + "mlp.gate.weight", "experts embed")]
     if config.qkv_bias:
         rows += [
             ("layers/q_bias", "layers heads head_dim", zeros, attn + "q_proj.bias", "(heads head_dim)"),
@@ -126,6 +133,20 @@ def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, s
     Returns:
       [R, S, D] in `compute_dtype`; column t has seen tokens up to and including t. Padding holds finite garbage.
     """
+    return _run(params, config, tokens, positions, segment_ids, mesh)[0]
+
+
+def forward_with_load(params: Any, config: ModelConfig, tokens: Array, positions: Array, segment_ids: Array,
+                      mesh: Mesh | None, weights: Array, mask: Array) -> tuple[Array, moe.Load]:
+    """`forward` of a mixture of experts, and how evenly masked tokens use them, see `moe.load`; its sums are over layers."""
+    hidden, loads = _run(params, config, tokens, positions, segment_ids, mesh,
+                         lambda routing: moe.load(routing, positions, weights, mask))
+    return hidden, jax.tree.map(lambda leaf: leaf.sum(axis=0), loads)
+
+
+def _run(params: Any, config: ModelConfig, tokens: Array, positions: Array, segment_ids: Array, mesh: Mesh | None,
+         watch: Callable | None = None) -> tuple[Array, Any]:
+    """Hidden states, and what `watch` makes of each layer's routing, stacked."""
     chex.assert_rank([tokens, positions, segment_ids], 2)
     chex.assert_equal_shape([tokens, positions, segment_ids])
     rotation = angles(config, positions)
@@ -134,13 +155,13 @@ def forward(params: Any, config: ModelConfig, tokens: Array, positions: Array, s
 
     def body(hidden, layer):
         mix = lambda q, k, v: attend(q, k, v, segment_ids, program, mesh)
-        hidden, _, _ = _layer(layer, config, hidden, rotation, mix, mesh)
-        return hidden, None
+        hidden, _, _, routing = _layer(layer, config, hidden, rotation, mix, mesh)
+        return hidden, None if watch is None else watch(routing)
 
     keep = jax.checkpoint_policies.save_only_these_names(*KEPT[config.remat])
     body = jax.checkpoint(body, prevent_cse=False, policy=keep)
-    hidden, _ = jax.lax.scan(body, lookup(params["embed"], tokens, config.compute_dtype, mesh), params["layers"])
-    return rms_norm(hidden, gathered(params["final_norm"], ("embed",), mesh), config.rms_eps)
+    hidden, watched = jax.lax.scan(body, lookup(params["embed"], tokens, config.compute_dtype, mesh), params["layers"])
+    return rms_norm(hidden, gathered(params["final_norm"], ("embed",), mesh), config.rms_eps), watched
 
 
 @struct.dataclass
@@ -198,8 +219,8 @@ def extend(params: Any, config: ModelConfig, cache: KVCache, tokens: Array, star
     def body(hidden, step):
         index, layer = step
         old_k, old_v = held(index)
-        hidden, k, v = _layer(layer, config, hidden, rotation,
-                              lambda q, k, v: attend_cached(q, k, v, old_k, old_v, start))
+        hidden, k, v, _ = _layer(layer, config, hidden, rotation,
+                                 lambda q, k, v: attend_cached(q, k, v, old_k, old_v, start))
         return hidden, (k, v)
 
     hidden, (k, v) = jax.lax.scan(body, lookup(params["embed"], tokens, config.compute_dtype, None),
@@ -220,8 +241,9 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array, Array],
-           attend: Callable[[Array, Array, Array], Array], mesh: Mesh | None = None) -> tuple[Array, Array, Array]:
-    """One block: [R, S, D] -> [R, S, D], and the rotated keys and the values [R, S, K, h] of its tokens."""
+           attend: Callable[[Array, Array, Array], Array],
+           mesh: Mesh | None = None) -> tuple[Array, Array, Array, moe.Routing | None]:
+    """One block: [R, S, D] -> [R, S, D], the rotated keys and the values [R, S, K, h] of its tokens, and their experts."""
     layer = _whole({name: w.astype(config.compute_dtype) for name, w in layer.items()}, config, mesh)
     kept = lambda x: checkpoint_name(x, PRODUCTS)
     heads = lambda y: constrain(y.reshape(*y.shape[:-1], -1, config.head_dim), ("rows", None, "heads", None), mesh)
@@ -238,8 +260,11 @@ def _layer(layer: Any, config: ModelConfig, hidden: Array, rotation: tuple[Array
     mixed = project("o", mixed.reshape(*mixed.shape[:2], -1))
     hidden = checkpoint_name(stream(hidden + (mixed + layer["o_bias"][None, None] if config.o_bias else mixed)), STREAM)
     x = rms_norm(hidden, layer["mlp_norm"], config.rms_eps)
+    if config.num_experts:
+        mixed, routing = moe.feed_forward(x, layer, config, mesh)
+        return stream(hidden + mixed), k, v, routing
     gate, up = (kept(constrain(project(name, x), ("rows", None, "mlp"), mesh)) for name in ("gate", "up"))
-    return stream(hidden + project("down", jax.nn.silu(gate) * up)), k, v
+    return stream(hidden + project("down", jax.nn.silu(gate) * up)), k, v, None
 
 
 def _whole(layer: dict[str, Array], config: ModelConfig, mesh: Mesh | None) -> dict[str, Array]:

@@ -13,11 +13,11 @@ import small_learner as small
 
 from eau_jax.core.knobs import patch
 from eau_jax.core.sharding import by_row, make_mesh, partition
-from eau_jax.learner import critic
+from eau_jax.learner import critic, rows
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.parts import Rows
-from eau_jax.learner.state import abstract_state, default_knobs
-from eau_jax.learner.update import _gradients, update
+from eau_jax.learner.state import abstract_state, default_knobs, init
+from eau_jax.learner.update import _gradients, gradients, minibatch, update
 from eau_jax.models import transformer
 from eau_jax.models.config import ModelConfig
 
@@ -35,14 +35,15 @@ def mesh_of(*size):
 def lowered(mesh, phase=critic.own_tower.together, width=40, **changes):
     """One micro-batch's gradients, before they are compiled."""
     learner = small.learner(mesh=mesh, tokens=width, row_width=width, **({"model": MODEL} | changes))
-    kinds = {"mask": bool, "value_mask": bool} | dict.fromkeys(("tokens", "positions", "segment_ids", "action_ids"), np.int32)
+    kinds = dict.fromkeys(("tokens", "positions", "segment_ids", "action_ids"), np.int32)
+    kinds |= {"mask": bool, "value_mask": bool}
     row = functools.partial(jax.ShapeDtypeStruct, (learner.micro_rows, width), sharding=by_row(mesh))
-    rows = Rows(**{name: row(dtype=kinds.get(name, np.float32)) for name in Rows.__dataclass_fields__})
+    batch = Rows(**{name: row(dtype=kinds.get(name, np.float32)) for name in Rows.__dataclass_fields__})
     state = abstract_state(learner)
     params = {"policy": state.policy.params, "critic": state.critic.params, "frozen": state.frozen}
     wide = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32, sharding=leaf.sharding)
     grads = {name: jax.tree.map(wide, params[name]) for name in phase.towers}
-    return _gradients.lower(learner, phase, params, rows, default_knobs(learner), grads)
+    return _gradients.lower(learner, phase, params, batch, default_knobs(learner), grads)
 
 
 def program(mesh, **changes) -> str:
@@ -128,3 +129,27 @@ def test_ten_updates_are_those_of_one_device(size):
     for a, b in zip(one, other, strict=True):
         assert a == pytest.approx(b, abs=1e-5, rel=1e-5)
     assert abs(one[0]["critic_loss"] - one[9]["critic_loss"]) > 1e-2    # else the tolerance would mean little
+
+
+MIXTURE = dataclasses.replace(small.MODEL, family="qwen3_moe", num_experts=4, experts_per_token=2, d_ff=32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [dict(micro_rows=2), dict(row_width=small.T, micro_rows=2), dict(mesh=(1, 2, 2, 2))],
+                         ids=["micro_batches", "one_episode_a_row", "eight_devices"])
+def test_a_mixture_has_the_gradients_of_any_cut(changes):
+    """Micro-batches, packing and devices; the loss that evens the experts' load is in it, and heavy."""
+    made = lambda **more: small.learner(model=MIXTURE, balance=0.5, **more)
+    if "mesh" in changes:
+        changes = {"mesh": mesh_of(*changes["mesh"])}
+    base, other, light = made(), made(**changes), small.learner(model=MIXTURE, balance=0.0)
+    trajectory, knobs = rows.fit(base, small.trajectory()), default_knobs(base)
+    state = init(base, transformer.init(MIXTURE, jax.random.key(0)), jax.random.key(1))
+    annotation, _ = annotate(base, state, trajectory, knobs)
+    params = {"policy": jax.device_get(state.policy.params), "critic": jax.device_get(state.critic.params), "frozen": {}}
+    one, two, three = (gradients(learner, learner.critic.together, params,
+                                 minibatch(learner, trajectory, annotation, np.ones(small.P, bool)), knobs)
+                       for learner in (base, other, light))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), one[:2], two[:2])
+    assert one[2]["expert_peak"].result() == pytest.approx(two[2]["expert_peak"].result(), abs=1e-5)
+    assert np.abs(one[1]["policy"]["layers"]["router"] - three[1]["policy"]["layers"]["router"]).max() > 1e-3
