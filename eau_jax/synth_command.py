@@ -1,8 +1,9 @@
 """`eau-jax synth PLAN.py`: tasks out of a domain's description, each with its checker, through all gates."""
 
+import ast
 import dataclasses
+import inspect
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -41,7 +42,10 @@ def parse(path: str, arguments: list[str]) -> Any:
     from eau_jax.synth.plan import SynthPlan
 
     plan = call(path, "plan", SynthPlan)
-    plain = [(field.name, Annotated[field.type, tyro.conf.arg(help=None)], getattr(plan, field.name))
+    body = ast.parse(inspect.getsource(SynthPlan)).body[0].body
+    texts = {line.target.id: after.value.value for line, after in zip(body, body[1:])
+             if isinstance(line, ast.AnnAssign) and isinstance(after, ast.Expr)}
+    plain = [(field.name, Annotated[field.type, tyro.conf.arg(help=texts[field.name])], getattr(plan, field.name))
              for field in dataclasses.fields(SynthPlan) if field.type in (int, float, str)]
     Settings = dataclasses.make_dataclass("Settings", plain, frozen=True)
     given = tyro.cli(Settings, prog=f"eau-jax synth {path}", args=arguments, description="Settings of a synthesis.")
@@ -64,8 +68,3 @@ def tables(card: dict[str, Any]) -> list[Table]:
     for name, value in {**card["gates"], **card["diversity"]}.items():
         quality.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
     return [counts, quality]
-
-
-def folder_of(plan: Any) -> Path:
-    """Where a plan's files are."""
-    return Path(plan.root) / plan.name

@@ -44,7 +44,7 @@ def attribute(domain: Domain, instance: Instance, scenario: Scenario, rollout: R
     case, wishes, plan = domain.case(instance.record), [Wish(**each) for each in instance.wishes], gold(instance)
     trace = traced(case, rollout)
     return (_gold_fault(case, wishes, plan) or _checker_fault(domain, case, wishes, trace)
-            or user_fault(scenario, rollout, trace) or agent_fault(domain, case, instance, wishes, plan, rollout, trace))
+            or user_fault(scenario, rollout) or agent_fault(domain, case, instance, wishes, plan, rollout, trace))
 
 
 def traced(case: Case, rollout: Rollout) -> Trace:
@@ -98,20 +98,23 @@ def _after(case: Case, steps: Iterable[Step]) -> State:
     return state
 
 
-def user_fault(scenario: Scenario, rollout: Rollout, trace: Trace) -> Fault | None:
-    """What the user said that the rules had not disclosed or that nobody knows, or a stop that came too early."""
+def user_fault(scenario: Scenario, rollout: Rollout) -> Fault | None:
+    """What the user said that the rules had not disclosed or that nobody knows, or a stop that came too early. None for a task
+    whose record does not hold its user: what a phone shows is no invention."""
+    if "user" not in scenario.record:
+        return None
     told_so_far, heard = set(), set()
-    goals = scenario.record["user"]["goals"] if "user" in scenario.record else []
+    goals = scenario.record["user"]["goals"]
     secret = {value for goal in goals for part in goal["values"] for value in part}
-    secret |= {fact[1] for fact in scenario.record.get("user", {}).get("facts", {}).values()}
+    secret |= {fact[1] for fact in scenario.record["user"]["facts"].values()}
     known = set(_TOKEN.findall(" ".join(_texts(scenario.record["user_scenario"])).lower()))
     for place, turn in enumerate(rollout.turns):
         heard |= set(_TOKEN.findall(turn["agent"].lower()))
         if turn["by"] != "user":
             continue
         told_so_far |= set(turn["told"])
-        early = next((value for value in sorted(secret) if hard(value) and value in turn["reply"]
-                      and value not in told_so_far
+        rest = _without_told(turn["reply"], goals, told_so_far)
+        early = next((value for value in sorted(secret) if hard(value) and value in rest and value not in told_so_far
                       and value.lower() not in heard), None)
         if early is not None:
             return Fault("user", "early_secret", f"told {early} before the rules disclosed it", place)
@@ -127,6 +130,15 @@ def user_fault(scenario: Scenario, rollout: Rollout, trace: Trace) -> Fault | No
     return None
 
 
+def _without_told(reply: str, goals: Sequence[Any], told_so_far: set[str]) -> str:
+    """A reply without the sentences all of whose secrets have been disclosed: they may hold words that elsewhere are secret."""
+    for goal in goals:
+        for sentence, values in zip(goal["says"], goal["values"]):
+            if sentence and set(values) <= told_so_far:
+                reply = reply.replace(sentence, "")
+    return reply
+
+
 def _agreed(goals: Sequence[Any], rollout: Rollout) -> str:
     """The write that the agent proposed last and never made, where the user ended the talk right after agreeing to it."""
     if len(rollout.turns) < 2 or rollout.turns[-1]["call"] is not None:
@@ -136,8 +148,8 @@ def _agreed(goals: Sequence[Any], rollout: Rollout) -> str:
         return ""
     open_goals = [goal["tool"] for goal in goals if goal["tool"] and not any(
         turn["call"] and turn["call"][0] == goal["tool"] and turn["call"][1] == goal["arguments"] for turn in rollout.turns)]
-    claims = re.search(r"\b(else|done|completed)\b", last["agent"].lower())
-    return open_goals[0] if open_goals and not claims else ""
+    ends = re.search(r"\b(else|done|completed|cannot|can't|unable|not (possible|able|allowed))\b", last["agent"].lower())
+    return open_goals[0] if open_goals and not ends else ""
 
 
 def agent_fault(domain: Domain, case: Case, instance: Instance, wishes: Sequence[Wish], plan: Sequence[Step],

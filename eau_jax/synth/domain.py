@@ -187,7 +187,7 @@ class Domain(NamedTuple):
     dressed: Callable[[Record, str],
                       Record] = lambda record, persona: record   # the task with another persona, where it says
     limit: int = 50                # agent messages of an episode
-    sources: tuple[str, ...] = ("synth", "envs")                         # folders whose code decides what is made
+    sources: tuple[str, ...] = ("synth", "envs", "users", "core")        # folders whose code decides what is made
 
     @property
     def writes(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ A shard is a pure function of the plan and its number. It is written whole or no
 """
 
 import concurrent.futures
+import concurrent.futures.process
 import dataclasses
 import functools
 import hashlib
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
 
 from eau_jax.core.records import RunFolder, RunFolderError, read_json, read_lines, write_atomic
+from eau_jax.core.types import InfraError
 from eau_jax.synth import gates_text
 from eau_jax.synth.attribute import attribute
 from eau_jax.synth.compose import compose
@@ -129,7 +131,10 @@ def _made(plan: SynthPlan, missing: list[int], elsewhere: Callable[[Domain], Any
     with concurrent.futures.ProcessPoolExecutor(min(plan.jobs, len(missing)), mp_context=context) as pool:
         futures = {pool.submit(_in_worker, values, number): number for number in missing}
         for future in concurrent.futures.as_completed(futures):
-            yield futures[future], future.result()
+            try:
+                yield futures[future], future.result()
+            except concurrent.futures.process.BrokenProcessPool as error:
+                raise InfraError(f"a process that makes tasks has ended ({error}); the same command goes on") from error
 
 
 def _in_worker(values: str, number: int) -> str:
