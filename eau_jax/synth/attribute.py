@@ -99,8 +99,8 @@ def _after(case: Case, steps: Iterable[Step]) -> State:
 
 
 def user_fault(scenario: Scenario, rollout: Rollout) -> Fault | None:
-    """What the user said that the rules had not disclosed or that nobody knows, or a stop that came too early. None for a task
-    whose record does not hold its user: what a phone shows is no invention."""
+    """What the user said that the rules had not disclosed or that nobody knows, or a stop that came too early. None for a
+    task whose record does not hold its user: what a phone shows is no invention."""
     if "user" not in scenario.record:
         return None
     told_so_far, heard = set(), set()
@@ -131,7 +131,7 @@ def user_fault(scenario: Scenario, rollout: Rollout) -> Fault | None:
 
 
 def _without_told(reply: str, goals: Sequence[Any], told_so_far: set[str]) -> str:
-    """A reply without the sentences all of whose secrets have been disclosed: they may hold words that elsewhere are secret."""
+    """A reply without the sentences whose secrets have been disclosed: they may hold words that elsewhere are secret."""
     for goal in goals:
         for sentence, values in zip(goal["says"], goal["values"]):
             if sentence and set(values) <= told_so_far:
