@@ -2,7 +2,7 @@
 
 import jax
 import pytest
-from test_coevolve import CHANGES, META, files, killed_and_resumed, lines, one_device, parts, record, text  # noqa: F401
+from test_coevolve import CHANGES, META, files, killed_and_resumed, lines, parts, quickly, record, text
 from test_python_rules import OWN, OWN_READS, pytestmark as held
 from test_train import launch
 
@@ -33,12 +33,15 @@ def made(**more):
     return parts(Proposer("script", script, at_once=True), META | {"blast": 1.0, "python_rules": True}, **more)
 
 
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+    first = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *_: first)
+
+
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        first = jax.devices()[:1]
-        patch.setattr(jax, "devices", lambda *_: first)
-        return launch(tmp_path_factory.mktemp("runs"), {**CHANGES, "learn.steps": STEPS}, parts=made())
+    return quickly(tmp_path_factory, {**CHANGES, "learn.steps": STEPS}, parts=made())
 
 
 def test_a_function_goes_the_way_of_any_change(story):
