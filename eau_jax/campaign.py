@@ -27,7 +27,7 @@ from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.config_file import describe
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, plain, read_lines
-from eau_jax.folder import differing
+from eau_jax.folder import differing, refuse_code
 from eau_jax.meta import interventions
 from eau_jax.meta.harvest import Cost, Remedy, backbone, cost, harvest, success
 from eau_jax.meta.pool import Contents, Pool
@@ -149,9 +149,7 @@ class Campaign:
         kept = interventions.load(self.home / STATE)
         if not kept:
             return
-        if odd := differing(kept["config"], describe(self.config)):
-            raise ConfigError(f"{self.home} holds a campaign with another {odd[0]}; choose another --name, or leave "
-                              f"{odd[0]} as it was")
+        same(self.home, self.config)
         if kept["pool"] != str(self._pool):
             raise ConfigError(f"{self.home} holds a campaign with the pool {kept['pool']}; give the same one with --pool, "
                               f"or choose another --name")
@@ -279,6 +277,18 @@ def used(run: Run) -> int:
 def total(runs: Sequence[Run]) -> dict[str, float]:
     """What all runs have used together."""
     return {name: sum(run.cost.get(name, 0) for run in runs) for name in (*Cost._fields, "seconds")}
+def same(home: Path, config: Config) -> None:
+    """Checks that a folder's campaign, if it holds one, is of this config.
+
+    Raises:
+      ConfigError, RunFolderError: when it is of another one; it names the first setting that differs.
+    """
+    kept, now = interventions.load(home / STATE), describe(config)
+    if kept and (odd := differing(kept["config"], now)):
+        refuse_code(home / STATE, kept["config"], now, config)
+        raise ConfigError(f"{home} holds a campaign with another {odd[0]}; choose another --name, or leave {odd[0]} as it was")
+
+
 
 
 def summary(campaign: Campaign) -> Table:

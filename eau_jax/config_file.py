@@ -5,8 +5,12 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import importlib.machinery
 import importlib.util
+import itertools
 import json
+import linecache
+import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -14,8 +18,12 @@ from typing import Any, Callable, Iterator, Mapping
 
 from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.core.knobs import nearest
+from eau_jax.fingerprint import fingerprint, lasting
 from eau_jax.learner.critic import no_critic, own_tower
 from eau_jax.learner.state import default_knobs
+
+
+_loaded = itertools.count()
 
 
 def load_config(path: str) -> Config:
@@ -106,9 +114,13 @@ def _same_part(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -
 
 
 def _executed(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"eau_{file.stem}", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """Runs a Python file as a module of its own. The text that was run is kept for tracebacks and fingerprints."""
+    where, text = str(file.resolve()), importlib.util.decode_source(file.read_bytes())
+    module = ModuleType(f"eau_{file.stem}_{next(_loaded)}")
+    module.__spec__, module.__file__ = importlib.machinery.ModuleSpec(module.__name__, None, origin=where), where
+    linecache.cache[where] = len(text), None, text.splitlines(keepends=True), where
+    sys.modules[module.__name__] = module   # dataclasses look their module up
+    exec(compile(text, where, "exec"), vars(module))
     return module
 
 
@@ -121,7 +133,7 @@ def _explained(file: Path) -> Iterator[None]:
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if Path(frame.filename) == file.absolute()]
+        lines = [frame.lineno for frame in frames if frame.filename == str(file.resolve())]
         line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
         raise ConfigError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
 
@@ -192,17 +204,32 @@ def placed(path: str) -> str:
 
 
 def describe(value: Any) -> Any:
-    """A config as JSON values for reading: parts by name, functions as module:qualname, with what is bound to them."""
+    """A config as JSON values for reading: parts by name, functions as module:qualname, with what is bound to them. What is
+    not the package's own, as it stands there, is {"name", "code"} with its fingerprint."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return fields | _coded(type(value))
     if isinstance(value, Mapping):
         return {str(key): describe(item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return getattr(value, "name", type(value).__name__)
+        return _named(getattr(value, "name", type(value).__name__), value)
     if isinstance(value, (list, tuple)):
         return [describe(item) for item in value]
     if isinstance(value, functools.partial):
-        return {"function": describe(value.func), "with": describe(value.keywords)}
+        return {"function": describe(value.func), "with": describe(value.keywords)} | (
+            {"arguments": describe(value.args)} if value.args else {})
     if isinstance(value, Callable):
-        return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
+        module, name = str(value.__module__), getattr(value, "__qualname__", type(value).__qualname__)
+        made_here = module.startswith("eau_jax.") or not fingerprint(value)
+        return _named(f"{module}:{name}" if made_here else name, value)
+    if isinstance(identity := getattr(value, "identity", None), Mapping):   # a client of the user's own
+        return describe(lasting(identity)) | _coded(value)
     return value
+
+
+def _named(name: str, value: Any) -> Any:
+    return {"name": name} | code if (code := _coded(value)) else name
+
+
+def _coded(value: Any) -> dict[str, str]:
+    return {"code": code} if (code := fingerprint(value)) else {}

@@ -8,23 +8,26 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterable
 
 import jax
 import numpy as np
 
+from eau_jax import __version__
 from eau_jax.config import Config
 from eau_jax.config_file import describe
 from eau_jax.core.records import RunFolder, RunFolderError
 from eau_jax.eval.held_out import sealed_file
+from eau_jax.fingerprint import files
 from eau_jax.meta import audit
 
 # What a config decided: where one of these is there, the config can no longer be another.
 LEARNED = {"model", "cold_start", "metrics.jsonl", "checkpoints"}
 BASE = "base.sha256"   # of the weights that a run's adapters belong to
 # What may differ when a run is resumed: it changes neither the weights nor what was recorded so far.
-MAY_CHANGE = ("root", "learn.steps", "learn.episodes", "checkpoint.every", "checkpoint.keep", "eval.every", "rollout.deadline_s",
-              "rollout.infra_retries", "track.to", "track.project", "mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.expert")
+MAY_CHANGE = ("root", "learn.steps", "learn.episodes", "checkpoint.every", "checkpoint.keep", "eval.every",
+              "rollout.deadline_s", "rollout.infra_retries", "track.to", "track.project", "mesh.data", "mesh.fsdp",
+              "mesh.tensor", "mesh.expert")
 
 
 def begin(folder: RunFolder, config: Config, source: str, resume: bool) -> None:
@@ -59,12 +62,50 @@ def same(path: Path, config: Config) -> None:
     odd = [name for name in differing(before, now) if name not in MAY_CHANGE]
     if not odd:
         return
-    name, before, now = odd[0], _flat(before), _flat(now)
+    refuse_code(stored, before, now, config)
+    name, before, now = odd[0].removesuffix(".name").removesuffix(".code"), _named(before), _named(now)
     if name.startswith("sha256."):
         raise RunFolderError(f"{path} holds a run on another content of the file given as {name.removeprefix('sha256.')}; "
                              f"restore the file, or choose another --name")
     raise RunFolderError(f"{path} holds a run with {name} = {before.get(name)!r}, but {now.get(name)!r} is asked for; "
                          f"choose another --name, or leave {name} as it was")
+
+
+def refuse_code(record: Path, before: dict[str, Any], now: dict[str, Any], config: Config) -> None:
+    """Refuses a part that has the name it had but is made of other code, or whose code was not recorded.
+
+    Args:
+      record: file with the described config `before`; `now` describes `config`.
+
+    Raises:
+      RunFolderError: for the first of them; it names the user's files that the code is in.
+    """
+    old, new = _named(before), _named(now)
+    for path in differing(before, now):
+        owner = path.removesuffix(".code")
+        if owner == path or old.get(owner) != new.get(owner) or path not in new:
+            continue
+        there, part = ', '.join(files(_at(config, owner))), {"name": new[owner], "code": new[path]}
+        raise RunFolderError(
+            f"{record.parent} holds a run with another {owner} of the name {new[owner]}: its code"
+            f"{f' ({there})' if there else ''} had the fingerprint {old.get(path, '(not recorded)')} and has "
+            f"{new[path]} now. To run it anew, choose another --name (in a study, of the study or of the method) or delete "
+            f"that folder. To keep it, undo the edit; where no result can depend on it, give {owner} the value "
+            f"{json.dumps(part)} in {record}")
+
+
+def _named(described: dict[str, Any]) -> dict[str, Any]:
+    """{dotted path: leaf}, where a part with a fingerprint has its name."""
+    flat = _flat(json.loads(json.dumps(described, default=str)))
+    return flat | {path.removesuffix(".code"): flat.get(f"{path.removesuffix('.code')}.name")
+                   for path in flat if path.endswith(".code")}
+
+
+def _at(config: Any, path: str) -> Any:
+    """What lies at a dotted path of a config, as far as its parts have such fields."""
+    for name in path.split("."):
+        config = config.get(name, config) if isinstance(config, dict) else getattr(config, name, config)
+    return config
 
 
 def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -109,9 +150,9 @@ def _described(config: Config) -> dict[str, Any]:
 
 def _digests(config: Config) -> dict[str, str]:
     """SHA-256 of each file that the config names, so that a run is not resumed on an edited one."""
-    files = {"train_file": config.tasks.train_file, "test_file": config.tasks.test_file, "rules": config.rules,
+    named = {"train_file": config.tasks.train_file, "test_file": config.tasks.test_file, "rules": config.rules,
              "limits": config.meta.limits}
-    return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in files.items() if file}
+    return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in named.items() if file}
 
 
 def rewind(folder: RunFolder, step: int) -> None:
@@ -139,12 +180,33 @@ def rewind(folder: RunFolder, step: int) -> None:
 
 def _manifest(config: Config) -> dict[str, Any]:
     """When, with what and from where. No secrets: only names and versions."""
-    revision = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
     names = ("jax", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
     return {"created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "versions": {"python": sys.version.split()[0]} | {name: importlib.metadata.version(name) for name in names},
-            "git_revision": revision.stdout.strip() if revision.returncode == 0 else None,
+            "git_revision": revision(),
             "seed": config.seed, "command": ["eau-jax", *sys.argv[1:]]}
+
+
+def revision(package: Path = Path(__file__).parent) -> str:
+    """Which code the package is: its commit, and where it was edited since, "+" and 12 hex digits of the edit, new files
+    too. Outside a repository it is the version and the digits of all of its files."""
+    def git(*arguments: str) -> str:
+        with contextlib.suppress(OSError):   # no git
+            done = subprocess.run(["git", *arguments], capture_output=True, cwd=package)
+            return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+        return ""
+
+    if not git("ls-files", "--", "__init__.py"):   # no repository, or one of something else
+        every = [file for file in sorted(package.rglob("*")) if file.suffix in (".py", ".toml", ".md")]
+        return f"{__version__}+{_sha256(file.read_bytes() for file in every)}"
+    new = [name for name in git("ls-files", "-z", "--others", "--exclude-standard").split("\0") if name]
+    edit = [git("diff", "HEAD", "--relative", "--no-color", "--no-ext-diff", "--", ".").encode(),
+            *(name.encode() + b"\0" + (package / name).read_bytes() for name in sorted(new))]
+    return git("rev-parse", "HEAD").strip() + (f"+{_sha256(edit)}" if any(edit) else "")
+
+
+def _sha256(parts: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -25,10 +25,12 @@ from eau_jax.config_file import describe, replace
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
 from eau_jax.eval.held_out import sealed_file
-from eau_jax.folder import same
+from eau_jax.folder import revision, same
 from eau_jax.meta import interventions
 from eau_jax.meta.harvest import played
 from eau_jax.progress import Watch
+
+NAMED = 4   # runs that one message names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +192,11 @@ def last_score(run: Path) -> dict[str, Any] | None:
     return found[-1] if found else None
 
 
+def begun_by(study: Study, cell: Cell) -> str:
+    """The revision of the package's code that began the run; empty where it has not begun."""
+    return interventions.load(result_of(study, cell) / "manifest.json").get("git_revision") or ""
+
+
 def _batch(study: Study, cell: Cell) -> int:
     rollout = configured(study, *cell).rollout
     return rollout.tasks * rollout.group
@@ -215,6 +222,7 @@ def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[
         todo = [cell for cell in everything if not progress(study, cell).finished]
         if len(todo) < len(everything):
             watch.say(f"finished already: {len(everything) - len(todo)} of {len(everything)} runs")
+        _say_older(study, watch)
         _share_compiled(study)
         stop, failed, done = threading.Event(), [], []
 
@@ -238,14 +246,24 @@ def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[
 
 
 def _check(study: Study, cell: Cell) -> None:
-    """Refuses a run folder that is not this run's; a campaign does so itself."""
-    if cell.method in study.campaigns:
-        return
+    """Refuses a run folder that is not this run's."""
     folder = folder_of(study, cell)
+    if cell.method in study.campaigns:
+        return campaign.same(folder, configured(study, *cell))
     same(folder, configured(study, *cell))
     if (done := progress(study, cell).updates) > study.updates:
         raise RunFolderError(f"{folder} has {done} updates, more than the study's budget of {study.updates}; give "
                              f"--updates {done}, or choose another --name")
+
+
+def _say_older(study: Study, watch: Watch) -> None:
+    """Which runs another revision of the package began: an edited estimator of the package has the name it had."""
+    now = revision()
+    older = [f"{cell} by {begun_by(study, cell)}" for cell in cells(study) if begun_by(study, cell) not in ("", now)]
+    if older:
+        more = f" and {len(older) - NAMED} more" if len(older) > NAMED else ""
+        watch.say(f"begun by other code of eau_jax than that of now, {now}: {', '.join(older[:NAMED])}{more}. What is "
+                  f"finished stays as it is, what is not goes on; to run one anew, delete its folder")
 
 
 def _run(study: Study, cell: Cell, source: str, watch: Watch, stop: threading.Event) -> bool:

@@ -142,7 +142,8 @@ def _about(run: Path, name: str, rows: Sequence[Mapping[str, Any]], started_from
     used = cost(run)
     first, last, error = success(rows)
     source = hashlib.sha256((run / "manifest.json").read_bytes()).hexdigest()[:16]
-    return Run(name, str(config["env"]), str(manifest.get("created", "")), source, backbone(config["model"]),
+    env = config["env"]["name"] if isinstance(config["env"], dict) else config["env"]   # with the fingerprint of its code
+    return Run(name, str(env), str(manifest.get("created", "")), source, backbone(config["model"]),
                int(config.get("seed", 0)), int(rows[-1]["step"]) if rows else 0, round(first, 6), round(last, 6),
                round(error, 6), used.episodes, used.tokens, used.agent_tokens, tuple(started_from), stopped)
 

@@ -19,7 +19,7 @@ from eau_jax.report.curves import read_steps
 from eau_jax.report.draw import plot_runs, whiskers
 from eau_jax.report.markup import Html, count, folded, note, number, style, table, tag
 from eau_jax.meta.harvest import played
-from eau_jax.study import Cell, Study, cells, folder_of, last_score, progress, result_of, runs_of
+from eau_jax.study import Cell, Study, begun_by, cells, folder_of, last_score, progress, result_of, runs_of
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 CURVES = {"curves": "rollout/score_mean", "success": "rollout/success_rate"}
@@ -55,8 +55,6 @@ def _read(study: Study, cell: Cell) -> Run:
     lines, times = ([line for run in runs if (run / name).exists() for line in read_steps(run / name)]
                     for name in ("metrics.jsonl", "timings.jsonl"))
     sealed = {line["step"]: line for line in read_lines(sealed_file(folder))} if sealed_file(folder).exists() else {}
-    manifest = folder / "manifest.json"
-    revision = json.loads(manifest.read_text(encoding="utf-8"))["git_revision"] if manifest.exists() else None
     first, last = sealed.get(0, {}), last_score(folder) if how_far.finished else {}
     value = lambda line, *names: _product(line.get(f"rollout/{name}") for name in ("episodes", *names))
     return Run(
@@ -68,7 +66,7 @@ def _read(study: Study, cell: Cell) -> Run:
         sum(value(line, "tokens_mean") for line in lines),
         sum(value(line, "turns_mean", "action_tokens_mean") for line in lines),
         sum(line.get(name) or 0.0 for line in times for name in ("rollout_s", "annotate_s", "update_s")),
-        revision or "")
+        begun_by(study, cell))
 
 
 def _product(values: Any) -> float:
