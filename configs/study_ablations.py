@@ -5,7 +5,7 @@ Reproduces   nothing published: EAU's ablations at toy size (ablations.py says w
 Hardware     2 CPU cores, 3 GB of memory.
 Time         144 runs or campaigns; see the README. Stop it and start it again as you like.
 Expected     not measured.
-Command      eau-jax compare-methods configs/study_ablations.py --jobs 2      (--updates 12 --seeds 0 is a first look)
+Command      eau-jax compare-methods configs/study_ablations.py --jobs 2      (--seeds 0 is a first look)
 """
 
 import dataclasses

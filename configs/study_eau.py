@@ -8,7 +8,7 @@ Reproduces   nothing published: EAU's comparison at toy size. In training the us
 Hardware     2 CPU cores, 3 GB of memory.
 Time         40 runs or campaigns; see the README. Stop it and start it again as you like.
 Expected     not measured.
-Command      eau-jax compare-methods configs/study_eau.py --jobs 2      (--updates 12 --seeds 0 is a first look)
+Command      eau-jax compare-methods configs/study_eau.py --jobs 2      (--seeds 0 is a first look)
 """
 
 from pathlib import Path
@@ -53,7 +53,7 @@ def study() -> Study:
                  "eau": arm("eau", "eau")},
         baseline="ppo",
         seeds=(0, 1, 2, 3, 4),
-        updates=40,
+        updates=60,
         by_episodes=True,
         campaigns={"generic": 2, "cross_run": 2, "eau": 2},
     )

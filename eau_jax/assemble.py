@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Collection, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from eau_jax import start
 from eau_jax.algorithms import infopo
-from eau_jax.config import Config, ConfigError, Learn, knob_tree
+from eau_jax.config import Config, ConfigError, Learn, Swap, knob_tree
 from eau_jax.core import knobs as knob
 from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import HeldOutTask, Task
@@ -148,12 +148,15 @@ def first_generation(config: Config) -> Generation:
 
 def check(config: Config) -> None:
     """Raises what is wrong with the tasks, the rules, the knobs or the model folder, before anything is written."""
-    names = buckets(config, tasks(config, "train"))
+    found = tasks(config, "train")
+    names = buckets(config, found)
     tasks(config, "test")
     generation = first_generation(config)
     for swap in sorted(config.swaps, key=lambda swap: swap.step):
         try:
-            generation = generation.swapped(swap.step, swap.knobs, swap.rules, config.env, swap.task_mix)
+            generation = generation.swapped(swap.step, swap.knobs, swap.rules, config.env, swap.task_mix, swap.weights,
+                                            swap.set_aside)
+            _reachable(config, swap, {task.id for task in found}, generation)
             if swap.task_mix and (swap.task_mix.keys() != names.keys() or abs(sum(swap.task_mix.values()) - 1) > 1e-6
                                   or min(swap.task_mix.values()) < 0):
                 known = ", ".join(names) or "no buckets"
@@ -173,6 +176,17 @@ def check(config: Config) -> None:
                           f"(config.json, *.safetensors, tokenizer.json) with --model.folder")
 
 
+def _reachable(config: Config, swap: Swap, ids: Collection[str], generation: Generation) -> None:
+    """Raises ValueError for weights or tasks of a scheduled change that the run does not have."""
+    if swap.weights and not 0 < swap.weights < swap.step:
+        raise ValueError(f"weights = {swap.weights}; give an update before this one, or 0")
+    if unknown := sorted(set(swap.set_aside) - set(ids)):
+        raise ValueError(f"set_aside names {unknown[0]!r}, which is none of the training tasks")
+    if len(ids) - len(generation.set_aside) < config.rollout.tasks:
+        raise ValueError(f"set_aside leaves {len(ids) - len(generation.set_aside)} training tasks, fewer than rollout.tasks "
+                         f"= {config.rollout.tasks}")
+
+
 def _known(config: Config) -> None:
     """Raises for what `meta.fixed` names and the run does not have."""
     paths = knob.specs(knob_tree(config))
@@ -183,10 +197,19 @@ def _known(config: Config) -> None:
 
 
 def drawer(parts: Parts, generation: Generation, step: int) -> Callable[[int, int, Sequence[int]], list[int]]:
-    """(round, count, rows used so far) -> rows of the training tasks that this round of update `step` collects."""
+    """(round, count, rows used so far) -> rows of the training tasks that this round of update `step` collects, none of them
+    set aside."""
+    out = set_aside(parts, generation)
+    rows = [row for row in range(len(parts.train.tasks)) if row not in out]
     if generation.task_mix:
-        return functools.partial(draw_mixed, parts.config.seed, parts.buckets, generation.task_mix, step)
-    return functools.partial(draw, parts.config, len(parts.train.tasks), step)
+        held = {name: [row for row in found if row not in out] for name, found in parts.buckets.items()}
+        return functools.partial(draw_mixed, parts.config.seed, held, generation.task_mix, step)
+    return functools.partial(draw, parts.config, rows, step)
+
+
+def set_aside(parts: Parts, generation: Generation) -> frozenset[int]:
+    """Rows of the training tasks that are not drawn any more."""
+    return frozenset(row for row, task in enumerate(parts.train.tasks) if task.id in generation.set_aside)
 
 
 def draw_mixed(seed: int, rows: Mapping[str, Sequence[int]], mix: Mapping[str, float], step: int, number: int, count: int,
@@ -204,18 +227,18 @@ def draw_mixed(seed: int, rows: Mapping[str, Sequence[int]], mix: Mapping[str, f
     return random.permutation(chosen).tolist()
 
 
-def draw(config: Config, total: int, step: int, number: int, count: int, used: Sequence[int]) -> list[int]:
-    """Rows of the `total` training tasks that round `number` of update `step` (from 1) collects.
+def draw(config: Config, rows: Sequence[int], step: int, number: int, count: int, used: Sequence[int]) -> list[int]:
+    """Those of the `rows` of training tasks that round `number` of update `step` (from 1) collects.
 
     Round 0 is the batch: shuffled epochs over all tasks, cut in order; an epoch's last tasks are left out where they do
     not fill a batch. A later round replaces groups that were dropped: `count` tasks, or as many as there are, that
     this update has not `used`, in an order drawn by (seed, step, round).
     """
     if number == 0:
-        epoch, place = divmod(step - 1, total // config.rollout.tasks)
-        order = np.random.default_rng([config.seed, 1, epoch]).permutation(total)
+        epoch, place = divmod(step - 1, len(rows) // config.rollout.tasks)
+        order = np.random.default_rng([config.seed, 1, epoch]).permutation(rows)
         return order[place * config.rollout.tasks:(place + 1) * config.rollout.tasks].tolist()
-    order = np.random.default_rng([config.seed, 3, step, number]).permutation(total)
+    order = np.random.default_rng([config.seed, 3, step, number]).permutation(rows)
     return [row for row in order.tolist() if row not in set(used)][:count]
 
 

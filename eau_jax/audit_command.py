@@ -7,7 +7,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 from eau_jax.core.records import RunFolderError, read_lines
 from eau_jax.meta import audit, interventions
 
-MAKES = ("adopted", "rolled_back")   # events that make a generation
+MAKES = ("adopted", "rolled_back", "set_aside")   # events that make a generation
 
 
 class Found(NamedTuple):
@@ -42,9 +42,10 @@ def check(run: Path) -> Found:
         else:
             complaints.append(f"{files[number]} is a generation that neither audit.jsonl nor the config's swaps account for")
     complaints += _in_force(run, files, events) + _verdicts(run, events)
-    adopted = sum(event["event"] == "adopted" for event in made.values())
+    adopted, aside = (sum(event["event"] == kind for event in made.values()) for kind in ("adopted", "set_aside"))
     said = (f"{run}: {count} audit records, chain whole; {len(schedule)} changes of generation: {adopted} adopted, "
-            f"{len(made) - adopted} taken back, {by_config} scheduled by the config; ")
+            f"{len(made) - adopted - aside} taken back, " + f"{aside} of tasks set aside, " * bool(aside)
+            + f"{by_config} scheduled by the config; ")
     return Found(tuple(complaints), said + (f"{len(complaints)} complaints" if complaints else "all agree"))
 
 
@@ -68,6 +69,11 @@ def _differs(run: Path, number: int, record: Mapping[str, Any], event: Mapping[s
               if path not in event["values"]]
     if record.get("task_mix", {}) != event["task_mix"]:
         found.append(f"{where} has the task mix {record.get('task_mix', {})}, audit.jsonl {event['task_mix']}")
+    if record.get("weights", 0) != event.get("weights", 0):
+        found.append(f"{where} begins with the weights of update {record.get('weights', 0)}, by audit.jsonl of "
+                     f"{event.get('weights', 0)} (0: they went on)")
+    if record.get("set_aside", []) != event.get("set_aside", []):
+        found.append(f"{where} sets {len(record.get('set_aside', []))} tasks aside, audit.jsonl other ones")
     rules = run / "rules" / f"{number}.toml"
     if not rules.exists() or hashlib.sha256(rules.read_bytes()).hexdigest() != event["rules_sha256"]:
         found.append(f"rules/{number}.toml is not the list whose hash audit.jsonl holds")
@@ -109,7 +115,7 @@ def _verdicts(run: Path, events: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _scheduled(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [{"task_mix": {}, **swap} for swap in config.get("swaps", [])]
+    return [{"task_mix": {}, "set_aside": [], "weights": 0, **swap} for swap in config.get("swaps", [])]
 
 
 def _is(swap: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
@@ -117,4 +123,5 @@ def _is(swap: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     within = lambda part: all(planned[part].get(name) == value for name, value in swap[part].items())
     close = all(name in planned["knobs"] and abs(planned["knobs"][name] - value) <= 1e-6 * abs(value)
                 for name, value in swap["knobs"].items())
-    return swap["step"] == planned["step"] and close and within("task_mix") and swap["rules"] in ("", planned["rules"])
+    same = all(swap[part] == planned[part] for part in ("step", "set_aside", "weights"))
+    return same and close and within("task_mix") and swap["rules"] in ("", planned["rules"])

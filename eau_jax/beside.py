@@ -7,7 +7,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from eau_jax.assemble import Parts, drawer
+from eau_jax.assemble import Parts, drawer, set_aside
 from eau_jax.core.records import plain
 from eau_jax.journal import Generation
 from eau_jax.learner.parts import LearnerState
@@ -53,7 +53,7 @@ class Beside:
     def play(self, step: int, state: LearnerState, generation: Generation) -> Play:
         """What causal tests before update `step` play with."""
         self._push(state, step - 1, generation)
-        plays = self._tests(generation.pinned(self._parts.config.env))
+        plays = self._tests(generation.pinned(self._parts.config.env), set_aside(self._parts, generation))
 
         def counted(trial: Trial) -> Sequence[Any]:
             records = plays(trial)

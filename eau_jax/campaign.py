@@ -14,6 +14,7 @@ Stopped, a campaign goes on with the same command.
 
 import dataclasses
 import json
+import math
 import threading
 from pathlib import Path
 from typing import Any, Mapping, Sequence
@@ -29,7 +30,7 @@ from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, plain, read_lines
 from eau_jax.folder import differing, refuse_code
 from eau_jax.meta import interventions
-from eau_jax.meta.harvest import Cost, Remedy, backbone, cost, harvest, success
+from eau_jax.meta.harvest import ERRORS, LONGER, MARGIN, Cost, Remedy, backbone, cost, harvest, success
 from eau_jax.meta.pool import Contents, Pool
 from eau_jax.meta.proposal import Diagnosis
 from eau_jax.meta.recommend import recommend
@@ -139,9 +140,16 @@ class Campaign:
 
     @property
     def best(self) -> Run | None:
-        """The run with the highest success on the anchor tasks; of equals the earlier one. None where none was played."""
+        """The run with the highest success on the anchor tasks; of equals the earlier one. One that is clearly shorter than
+        the longest must be clearly better than it. None where they were not played."""
         played = [run for run in self.runs if run.anchor[1] >= 0 and run.status == "finished"]
-        return max(played, key=lambda run: run.anchor[1], default=None)
+        if not played:
+            return None
+        success, most = (lambda run: run.anchor[1]), max(run.updates for run in played)
+        best = max((run for run in played if LONGER * run.updates >= most), key=success)
+        clearly = [run for run in played if success(run) - success(best) > max(
+            MARGIN, ERRORS * math.hypot(run.anchor[2], best.anchor[2]))]
+        return max(clearly, key=success, default=best)
 
     # State
 
@@ -269,14 +277,6 @@ class Campaign:
                                           if (lesson.env, lesson.fault) == (self.config.env.name, fault)])
 
 
-def used(run: Run) -> int:
-    """Episodes that a run has played, those beside its batches included."""
-    return round(sum(run.cost.get(name, 0) for name in EPISODES))
-
-
-def total(runs: Sequence[Run]) -> dict[str, float]:
-    """What all runs have used together."""
-    return {name: sum(run.cost.get(name, 0) for run in runs) for name in (*Cost._fields, "seconds")}
 def same(home: Path, config: Config) -> None:
     """Checks that a folder's campaign, if it holds one, is of this config.
 
@@ -289,6 +289,14 @@ def same(home: Path, config: Config) -> None:
         raise ConfigError(f"{home} holds a campaign with another {odd[0]}; choose another --name, or leave {odd[0]} as it was")
 
 
+def used(run: Run) -> int:
+    """Episodes that a run has played, those beside its batches included."""
+    return round(sum(run.cost.get(name, 0) for name in EPISODES))
+
+
+def total(runs: Sequence[Run]) -> dict[str, float]:
+    """What all runs have used together."""
+    return {name: sum(run.cost.get(name, 0) for run in runs) for name in (*Cost._fields, "seconds")}
 
 
 def summary(campaign: Campaign) -> Table:

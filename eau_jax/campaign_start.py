@@ -63,6 +63,6 @@ def source_of(source: str, config: Config, name: str, pool: str, begins: Mapping
     """Text of a config file that gives one run: the campaign's own, then which run it is."""
     start, home = {what: begins[what] for what in ("knobs", "rules", "task_mix")}, str(Path(config.root) / config.name)
     return (f"{source}\n\n# Appended by eau-jax: one run of a campaign.\n"
-            f"from eau_jax.campaign_start import configured as _configured\n\n_whole = config\n\n\n"
+            f"from eau_jax.campaign_start import configured as _run_of\n\n_whole = config\n\n\n"
             f"def config(_whole=_whole):\n"
-            f"    return _configured(_whole(), {home!r}, {name!r}, {pool!r}, {start!r}, {episodes})\n")
+            f"    return _run_of(_whole(), {home!r}, {name!r}, {pool!r}, {start!r}, {episodes})\n")

@@ -19,19 +19,20 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from eau_jax.assemble import Parts, shares
 from eau_jax.beside import Beside
+from eau_jax.coevolve_records import CoevolutionRecords, anchors, told
 from eau_jax.config import ConfigError
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, plain, read_lines
 from eau_jax.journal import Generation
 from eau_jax.learner.parts import LearnerState, NonFiniteError
-from eau_jax.meta import audit, canary, causal, python_rules, thresholds, watch
-from eau_jax.meta.asking import ANSWERED, Answer, Asking, ask
+from eau_jax.meta import canary, causal, python_rules, thresholds, watch
+from eau_jax.meta.asking import ANSWERED, Asking, ask
 from eau_jax.meta.attribution import Experiment, Result, attribute
 from eau_jax.meta.gate import Context, Decision, Limits, gate
 from eau_jax.meta.invariants import AGENTS, player
 from eau_jax.meta.lanes import lanes
 from eau_jax.meta.measure import measure
-from eau_jax.meta.proposal import Prediction
+from eau_jax.meta.proposal import Prediction, is_fixed
 from eau_jax.meta.proposer import Budget
 from eau_jax.meta.replay_gate import Settings
 from eau_jax.meta.rule_proposer import rules
@@ -40,10 +41,10 @@ from eau_jax.meta.snapshot import Sources
 from eau_jax.progress import Watch
 
 TASKS = 32      # training tasks on which scripted agents try a change
-REPLAYED = 256  # recorded episodes that are said again under it, about
 HOLD = 30       # updates for which the result of a causal test holds, within one generation
 OWNED = {"user": Experiment.SYMBOLIC_USER, "env": Experiment.MORE_TURNS}   # causal tests that only tell something of them
 TRIES = 3       # canaries of a change of which nothing can be told
+BESIDE = "it was tried beside a change that has been taken back"
 Change = dict[str, Any]
 
 
@@ -59,6 +60,7 @@ class Coevolution:
           ConfigError: where rules in Python are to be taken, and this machine cannot hold what runs them.
         """
         self._parts, self._config, self._folder, self._say = parts, parts.config, folder, shown.say
+        self._records = CoevolutionRecords(folder)
         self._changes: list[Change] = kept.get("changes", [])
         self._results: dict[str, Any] = kept.get("results", {})
         self._round_open: bool = kept.get("round_open", False)
@@ -86,13 +88,18 @@ class Coevolution:
         """Everything that is due before update `step`. Returns the generation that holds in it."""
         if self._off:
             return generation
-        rows = self._rows()
+        rows = self._records.rows()
         for change in self._with("live"):
             generation = self._watch(step, generation, rows, change)
         for change in self._with("passed"):
             generation = self._adopt(step, generation, change)
-        if not self._with("canary", "passed"):
+        if generation.step == step and generation.weights:   # the weights at hand go: nothing is tried with them
+            for change in self._with("canary"):
+                self._refuse(step, change, BESIDE)
+        elif not self._with("canary", "passed"):
             self._propose(step, state, generation, rows)
+        if not self._with("canary", "passed", "live"):
+            generation = self._set_aside(step, generation)
         for change in self._with("canary"):
             candidate = self._changed(step, generation, change, 1)
             self._tried = self._beside.canary(step, state, generation, candidate)
@@ -107,9 +114,10 @@ class Coevolution:
         if not self._with("live"):
             raise error
         for change in self._with("live"):
-            generation = self._end(step, generation, self._rows(), change, [watch.Trigger("nan", str(error), True)])
+            found = [watch.Trigger("nan", str(error), True, True)]
+            generation = self._end(step, generation, self._records.rows(), change, found)
         for change in self._with("canary", "passed"):
-            self._refuse(step, change, "it was tried beside a change that has been taken back")
+            self._refuse(step, change, BESIDE)
         return generation
 
     def after(self, step: int, state: LearnerState, generation: Generation) -> dict[str, float]:
@@ -126,6 +134,10 @@ class Coevolution:
             metrics |= self._beside.anchor(step, state)
         return metrics | self._beside.counts()
 
+    def needed(self, step: int) -> set[int]:
+        """Updates whose checkpoints a rollback may need: of `step`, the newest, where a change is adopted after it."""
+        return {change["saved"] for change in self._with("live")} | ({step} if self._with("passed") else set())
+
     # A change from its adoption to its end
 
     def _adopt(self, step: int, generation: Generation, change: Change) -> Generation:
@@ -135,15 +147,15 @@ class Coevolution:
             return generation
         generation = self._changed(step, generation, change, 1)
         generation.write(self._folder)
-        change |= {"status": "live", "since": step}
-        self._note(step, "adopted", id=change["id"], **self._effective(generation, change["changes"]))
-        self._say(f"update {step}: change {change['id']} is adopted as generation {generation.number}: {_told(change)}")
+        change |= {"status": "live", "since": step, "saved": step - 1}
+        self._records.note(step, "adopted", id=change["id"], **self._effective(generation, change["changes"]))
+        self._say(f"update {step}: change {change['id']} is adopted as generation {generation.number}: {told(change)}")
         return generation
 
     def _watch(self, step: int, generation: Generation, rows: Sequence[Any], change: Change) -> Generation:
         """Takes a live change back at a trigger, or judges it when its time is over."""
-        found = watch.hard(rows, change["since"], change["rewards_changed"])
-        fell = watch.soft(rows, change["since"], _anchors(rows))
+        found = watch.hard(rows, change["since"], change["rewards_changed"], change["trial"])
+        fell = watch.soft(rows, change["since"], anchors(rows), change["trial"])
         triggers = [*found, *([fell] if fell else [])]
         if not triggers and step - change["since"] < change["ttl"]:
             return generation
@@ -151,17 +163,22 @@ class Coevolution:
 
     def _end(self, step: int, generation: Generation, rows: Sequence[Any], change: Change,
              triggers: Sequence[watch.Trigger]) -> Generation:
-        verdict = watch.judge(rows, change["since"], Prediction(**change["prediction"]), _anchors(rows))
+        verdict = watch.judge(rows, change["since"], Prediction(**change["prediction"]), anchors(rows), change["trial"])
         back = bool(triggers) or verdict.result == "harmful"
         change |= {"status": "rolled_back" if back else "kept", "ended": step}
         reason = triggers[0].reason if triggers else verdict.reason
+        weights = 0
+        if any(trigger.damage or (change["owner"] == "rl" and not trigger.hard) for trigger in triggers):
+            weights = change["saved"]
+            for other in self._with("live"):   # the weights that it began with are gone
+                other["saved"] = min(other["saved"], weights)
         if back:
-            generation = self._changed(step, generation, change, 0)
+            generation = self._changed(step, generation, change, 0, weights)
             generation.write(self._folder)
         record = {"step": step, "id": change["id"], "status": change["status"], **verdict._asdict(), "reason": reason,
-                  "triggers": [trigger._asdict() for trigger in triggers]}
-        self._write(f"proposals/{change['id']}/verdict.json", record)
-        self._note(step, change["status"], id=change["id"], result=verdict.result, reason=reason,
+                  "weights": weights, "triggers": [trigger._asdict() for trigger in triggers]}
+        self._records.write(f"proposals/{change['id']}/verdict.json", record)
+        self._records.note(step, change["status"], id=change["id"], result=verdict.result, reason=reason,
                    **self._effective(generation, change["changes"]))
         self._say(f"update {step}: change {change['id']} is {'taken back' if back else 'kept'} ({verdict.result}): {reason}")
         return generation
@@ -170,35 +187,60 @@ class Coevolution:
         stage = canary.compare(self._tried, control)
         change["tries"] += 1
         self._folder.write(f"proposals/{change['id']}/{step}.jsonl", "".join(json.dumps(r) + "\n" for r in self._tried))
-        self._write(f"proposals/{change['id']}/canary.json", {"step": step, "tries": change["tries"], **stage.record()})
-        self._note(step, "canary", id=change["id"], passed=stage.passed, reason=stage.reason)
+        self._records.write(f"proposals/{change['id']}/canary.json",
+                            {"step": step, "tries": change["tries"], **stage.record()})
+        self._records.note(step, "canary", id=change["id"], passed=stage.passed, reason=stage.reason)
         if stage.passed:
             change["status"] = "passed"
         elif stage.passed is False or change["tries"] >= TRIES:
             self._refuse(step, change, stage.reason)
 
+    def _set_aside(self, step: int, generation: Generation) -> Generation:
+        """Leaves out the few tasks that a causal test has found broken: neither a script nor a policy can do them. What was
+        tested otherwise holds for the others too."""
+        meta, total = self._config.meta, len(self._parts.train.tasks)
+        found = {task for kept in self._results.values() if kept["result"]["few"] for task in kept["result"]["tasks"]}
+        new = sorted(found - set(generation.set_aside))
+        if not new or meta.between_runs or is_fixed("task_mix", meta.fixed):
+            return generation
+        if len(generation.set_aside) + len(new) > causal.FEW_BAD * total:
+            self._say(f"update {step}: {len(new)} further tasks are broken, with those that are set aside more than "
+                      f"{causal.FEW_BAD:.0%} of all; they stay: {', '.join(new)[:400]}")
+            self._results = {name: kept for name, kept in self._results.items() if not kept["result"]["few"]}
+            return generation
+        generation = generation.swapped(step, {}, "", self._config.env, set_aside=new)
+        generation.write(self._folder)
+        self._results = {name: kept | {"generation": generation.number} for name, kept in self._results.items()
+                         if not kept["result"]["few"]}
+        self._records.note(step, "set_aside", tasks=new, **self._effective(generation, ()))
+        self._say(f"update {step}: {len(new)} of {total} tasks are set aside, on which the environment's own script fails "
+                  f"or repetitions differ: {', '.join(new)[:400]}")
+        return generation
+
     def _refuse(self, step: int, change: Change, reason: str) -> None:
         change |= {"status": "refused", "ended": step}
-        self._note(step, "refused", id=change["id"], reason=reason)
+        self._records.note(step, "refused", id=change["id"], reason=reason)
         self._say(f"update {step}: change {change['id']} is refused: {reason}")
 
-    def _changed(self, step: int, generation: Generation, change: Change, side: int) -> Generation:
-        """The next generation with the change's new values (side 1), or its old ones (side 0)."""
+    def _changed(self, step: int, generation: Generation, change: Change, side: int, weights: int = 0) -> Generation:
+        """The next generation with the change's new values (side 1), or its old ones (side 0) and perhaps old weights."""
         moved = lambda pairs: {name: pair[side] for name, pair in pairs.items()}
         rules = change["rules"] if side else change["old_rules"]
-        return generation.swapped(step, moved(change["changes"]), rules, self._config.env, moved(change["task_mix"]))
+        return generation.swapped(step, moved(change["changes"]), rules, self._config.env, moved(change["task_mix"]),
+                                  weights)
 
     def _read_back(self, step: int, generation: Generation, records: Sequence[Any]) -> None:
         """What the first update of a generation was really played and learned under."""
         seen: dict[str, int] = {}
         for record in records:
             seen[str(record["generation"])] = seen.get(str(record["generation"]), 0) + 1
-        self._note(step, "in_force", episodes=seen, **self._effective(generation, generation.changes))
+        self._records.note(step, "in_force", episodes=seen, **self._effective(generation, generation.changes))
 
     def _effective(self, generation: Generation, paths: Iterable[str]) -> dict[str, Any]:
         values = knob.values(generation.knobs)
         return {"generation": generation.number, "values": {path: values[path] for path in paths},
-                "rules_sha256": hashlib.sha256(generation.rules.encode()).hexdigest(), "task_mix": dict(generation.task_mix)}
+                "rules_sha256": hashlib.sha256(generation.rules.encode()).hexdigest(), "task_mix": dict(generation.task_mix),
+                "weights": generation.weights, "set_aside": list(generation.set_aside)}
 
     # A round of proposing
 
@@ -217,7 +259,7 @@ class Coevolution:
         if failed:
             self._say(f"update {step}: {answer.author} did not answer ({answer.batch.problem}); the rules do")
             answer = ask(rules, self._sources(step, state, generation, rows), self._budget)
-        self._keep_round(step, asked.sources, [*failed, answer])
+        self._records.round(step, asked.sources, [*failed, answer])
         context = self._context(step, generation, rows) if answer.batch.texts else None
         for number, text in enumerate(answer.batch.texts[:self._budget.proposals], start=1):
             if self._decide(step, generation, context, f"{step}-{number}", answer.author, text):
@@ -227,29 +269,29 @@ class Coevolution:
         """Holds one text against the gate. Whether it was accepted."""
         decision = gate(text, context, id=id, author=author)
         proposal = decision.proposal
-        self._write(f"proposals/{id}/proposal.json", {"step": step, "id": id, "author": author, "text": text[:8192],
-                                                      "proposal": proposal.record() if proposal else None})
-        self._write(f"proposals/{id}/gate.json", {"step": step, **decision.record(), "old_mix": dict(context.task_mix)})
-        self._note(step, "gate", id=id, author=author, accepted=decision.accepted, reason=decision.reason)
+        self._records.write(f"proposals/{id}/proposal.json", {"step": step, "id": id, "author": author, "text": text[:8192],
+                                                              "proposal": proposal.record() if proposal else None})
+        self._records.write(f"proposals/{id}/gate.json",
+                            {"step": step, **decision.record(), "old_mix": dict(context.task_mix)})
+        self._records.note(step, "gate", id=id, author=author, accepted=decision.accepted, reason=decision.reason)
         if proposal is not None:
             self._changes.append(self._change(step, generation, decision))
-        said = f"is accepted: {_told(self._changes[-1])}" if decision.accepted else f"is refused: {decision.reason}"
+        said = f"is accepted: {told(self._changes[-1])}" if decision.accepted else f"is refused: {decision.reason}"
         self._say(f"update {step}: change {id} of {author} {said}")
         if decision.accepted and self._changes[-1]["status"] == "deferred":
-            self._note(step, "deferred", id=id)
+            self._records.note(step, "deferred", id=id)
         if decision.accepted and self._changes[-1]["status"] == "passed":
-            said = "no conversation depends on what it changes, so there is nothing to try on episodes"
-            self._write(f"proposals/{id}/canary.json", {"step": step, "tries": 0, "stage": "canary", "passed": None,
-                                                        "reason": said, "numbers": {}})
+            self._records.write(f"proposals/{id}/canary.json", {"step": step, "tries": 0, **watch.ON_TRIAL.record()})
         return decision.accepted
 
     def _change(self, step: int, generation: Generation, decision: Decision) -> Change:
-        """A proposal on its way. What only the learner or the drawing of tasks reads is not tried on episodes."""
+        """A proposal on its way. What only the learner or the drawing of tasks reads is adopted on trial, without canary."""
         meta, proposal, before = self._config.meta, decision.proposal, knob.values(generation.knobs)
         mix = shares(self._parts, generation)
         heard = bool(proposal.rules) or any(not path.startswith("rl.") for path in proposal.changes)
         return {
-            "id": proposal.id, "step": step, "ended": step, "since": 0, "tries": 0, "owner": proposal.owner,
+            "id": proposal.id, "step": step, "ended": step, "since": 0, "saved": 0, "tries": 0, "owner": proposal.owner,
+            "trial": not heard,
             "status": "refused" if not decision.accepted else "deferred" if meta.between_runs else
                       "canary" if heard else "passed",
             "changes": {path: [before[path], new] for path, new in proposal.changes.items() if path in before},
@@ -300,57 +342,12 @@ class Coevolution:
             live={change["owner"]: change["id"] for change in self._with("live", "deferred")},
             cooldowns=watch.cooldowns(past, meta.cooldown), lockouts=watch.lockouts(past),
             swaps_left=1 if meta.between_runs else self._swaps_left(),
-            episodes=self._recent(step), limits=Limits(meta.blast, meta.fixed), python=self._python)
-
-    # Records
-
-    def _keep_round(self, step: int, sources: Sources, answers: Sequence[Answer]) -> None:
-        """rounds/<step>.json, and what a proposer left of its work as rounds/<step>.<number>.jsonl."""
-        told = [{"author": answer.author, "status": answer.batch.status, "texts": len(answer.batch.texts),
-                 "problem": answer.batch.problem, "agent": dict(answer.batch.agent),
-                 "diagnosis": dataclasses.asdict(answer.batch.diagnosis) if answer.batch.diagnosis else None}
-                for answer in answers]
-        self._write(f"rounds/{step}.json", {"step": step, "asked": sources.step + 1, "answers": told,
-                                                "report": sources.diagnosis})
-        for number, answer in enumerate(answers, start=1):
-            if answer.transcript:
-                self._folder.write(f"rounds/{step}.{number}.jsonl", answer.transcript)
-        last = told[-1]
-        kept = [hashlib.sha256(answer.transcript.encode()).hexdigest() for answer in answers if answer.transcript]
-        self._note(step, "round", author=last["author"], status=last["status"], texts=last["texts"], agent=last["agent"],
-                   transcripts=kept)
-
-    def _note(self, step: int, event: str, **facts: Any) -> None:
-        audit.append(self._folder, {"step": step, "event": event, **facts})
-
-    def _write(self, name: str, record: Mapping[str, Any]) -> None:
-        self._folder.write(name, json.dumps(plain(record), indent=1) + "\n")
-
-    def _rows(self) -> list[dict[str, Any]]:
-        path = self._folder.path / "metrics.jsonl"
-        return list(read_lines(path)) if path.exists() else []
-
-    def _recent(self, step: int) -> list[dict[str, Any]]:
-        """Episodes of the newest updates."""
-        records: list[dict[str, Any]] = []
-        while step > 1 and len(records) < REPLAYED:
-            step -= 1
-            records = [*read_lines(self._folder.path / "episodes" / f"{step}.jsonl"), *records]
-        return records[-REPLAYED:]
+            episodes=self._records.recent(step), rows=rows, buckets={
+                self._parts.train.tasks[row].id: name for name, found in self._parts.buckets.items() for row in found},
+            limits=Limits(meta.blast, meta.fixed), python=self._python)
 
     def _with(self, *statuses: str) -> list[Change]:
         return [change for change in self._changes if change["status"] in statuses]
 
     def _swaps_left(self) -> int:
         return self._config.meta.swaps - len(self._with("live", "kept", "rolled_back"))
-
-
-def _anchors(rows: Sequence[Any]) -> list[watch.Anchor]:
-    return [watch.Anchor(row["step"], row["anchor/success"], int(row["anchor/episodes"])) for row in rows
-            if row.get("anchor/success") is not None]
-
-
-def _told(change: Change) -> str:
-    """What is changed, in words."""
-    knobs = [f"{name} {old:g} -> {new:g}" for name, (old, new) in [*change["changes"].items(), *change["task_mix"].items()]]
-    return ", ".join([*knobs, *(["other rules of the user"] if change["rules"] else [])])

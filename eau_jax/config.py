@@ -332,8 +332,8 @@ class Meta:
     between_runs: bool = False
     """what passes the gate waits for the next run of a campaign; within a run nothing is changed"""
     fixed: tuple[str, ...] = ()
-    """what no change may touch: knobs, "rules", "task_mix" or all of an owner ("user", "env", "rl"). The proposer sees neither
-    these knobs nor the faults of such an owner"""
+    """what no change may touch: knobs, "rules", "task_mix" or all of an owner ("user", "env", "rl"). The proposer sees
+    neither these knobs nor the faults of such an owner"""
     cooldown: int = 5
     """updates for which a knob, the rules or the task mix stay as they are after a change of them"""
     ttl_least: int = 5
@@ -402,6 +402,10 @@ class Swap:
     """TOML text of a new decision list; empty: unchanged"""
     task_mix: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """{bucket: share} of the tasks; empty: unchanged"""
+    set_aside: tuple[str, ...] = ()
+    """ids of training tasks that are not drawn any more"""
+    weights: int = 0
+    """update after which the weights and optimizers were that come back with it; 0: they go on"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -461,8 +465,8 @@ class Config:
         if self.judge is not None and self.env.question is None and self.env.verdict is None:
             raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
         if 0 < self.learn.episodes < self.rollout.tasks * self.rollout.group:
-            raise ConfigError(f"learn.episodes = {self.learn.episodes} is less than one batch of rollout.tasks * rollout.group "
-                              f"= {self.rollout.tasks * self.rollout.group}; give more, or 0 for no limit")
+            raise ConfigError(f"learn.episodes = {self.learn.episodes} is less than one batch of rollout.tasks * "
+                              f"rollout.group = {self.rollout.tasks * self.rollout.group}; give more, or 0 for no limit")
         if self.meta.proposer is not None and not self.meta.between_runs and self.meta.canary_tasks > self.rollout.tasks:
             raise ConfigError(f"meta.canary_tasks = {self.meta.canary_tasks}, but an update has rollout.tasks = "
                               f"{self.rollout.tasks}; a canary is compared with episodes of its update, so give no more")

@@ -15,7 +15,7 @@ def swaps(run: Path) -> tuple[Swap, ...]:
     Raises:
       RunFolderError: for a broken record of a generation; it names the file.
     """
-    return tuple(Swap(**swap) for swap in interventions.schedule(run))
+    return tuple(Swap(**swap | {"set_aside": tuple(swap["set_aside"])}) for swap in interventions.schedule(run))
 
 
 def replayed(config: Config, schedule: tuple[Swap, ...]) -> Config:
@@ -26,8 +26,8 @@ def replayed(config: Config, schedule: tuple[Swap, ...]) -> Config:
 
 def source(run: Path) -> str:
     """Text of a method file (`eau-jax train CONFIG --method FILE`) that gives a config the schedule of a run."""
-    lines = [f"    Swap({swap.step}, {dict(swap.knobs)!r}, {swap.rules!r}, {dict(swap.task_mix)!r}),\n"
-             for swap in swaps(run)]
+    lines = [f"    Swap({swap.step}, {dict(swap.knobs)!r}, {swap.rules!r}, {dict(swap.task_mix)!r}, "
+             f"{swap.set_aside!r}, {swap.weights}),\n" for swap in swaps(run)]
     return (f'"""The changes of the run {run.resolve().name}, without a meta-agent."""\n\n'
             f"from eau_jax.config import Swap\nfrom eau_jax.schedule import replayed\n\n"
             f"SWAPS = (\n{''.join(lines)})\n\n\ndef method(config):\n    return replayed(config, SWAPS)\n")

@@ -31,7 +31,7 @@ from eau_jax.folder import begin, pin_base, rewind
 from eau_jax.imitate import imitate
 from eau_jax.journal import Generation
 from eau_jax.learner.annotate import annotate
-from eau_jax.learner.checkpoint import Checkpoints
+from eau_jax.learner.checkpoint import CheckpointError, Checkpoints
 from eau_jax.learner.parts import LearnerState, NonFiniteError
 from eau_jax.learner.refit import restart_critic
 from eau_jax.learner.state import abstract_state, init, place, policy_weights
@@ -123,20 +123,23 @@ def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] =
                 if over:
                     break
                 generation = coevolution.before(step, state, swapped(config, generation, folder, step))
+                state = taken_back(parts, store, state, generation, watch)
                 with profiled(folder.path, step, profile):
                     try:
                         state, metrics, times = one_update(parts, state, generation, folder, watch)
                     except NonFiniteError as error:  # a change that is watched is taken back, and the update made again
                         generation = coevolution.broken(step, generation, error)
-                        state, metrics, times = one_update(parts, state.replace(**error.towers), generation, folder, watch)
+                        state = taken_back(parts, store, state.replace(**error.towers), generation, watch)
+                        state, metrics, times = one_update(parts, state, generation, folder, watch)
                 metrics |= coevolution.after(step, state, generation)
                 recent = [*recent, metrics[config.checkpoint.best_by]][-RECENT:]
                 report(parts, folder, trackers, generation, metrics, times, watch, step)
                 stop = stopping()
                 over = ended(config, folder, step)
-                if step % config.checkpoint.every == 0 or over or stop:
+                needed = coevolution.needed(step) | scheduled(config, step)
+                if step % config.checkpoint.every == 0 or over or stop or step in needed:
                     host = generation.host() | {"recent": recent} | coevolution.host()
-                    store.save(step, state, plain(host), _mean(recent))
+                    store.save(step, state, plain(host), _mean(recent), needed)
                 if stop and not over:
                     store.wait()
                     watch.say(f"stopped after update {step}; continue with --resume")
@@ -207,9 +210,29 @@ def swapped(config: Config, generation: Generation, folder: RunFolder, step: int
     """The generation that holds in update `step`, after the changes that are scheduled for it."""
     for swap in config.swaps:
         if swap.step == step:
-            generation = generation.swapped(step, swap.knobs, swap.rules, config.env, swap.task_mix)
+            generation = generation.swapped(step, swap.knobs, swap.rules, config.env, swap.task_mix, swap.weights,
+                                            swap.set_aside)
             generation.write(folder)
     return generation
+
+
+def scheduled(config: Config, step: int) -> set[int]:
+    """Updates up to `step` whose checkpoints a later change needs by schedule."""
+    return {swap.weights for swap in config.swaps if 0 < swap.weights <= step < swap.step}
+
+
+def taken_back(parts: Parts, store: Checkpoints, state: LearnerState, generation: Generation, watch: Watch) -> LearnerState:
+    """The state with the weights, optimizers and KL factor of an earlier update, where the generation begins with them. The
+    number of updates goes on. Where that checkpoint is lost, the state stays."""
+    if not generation.weights or generation.step != int(state.step) + 1:
+        return state
+    try:
+        earlier = store.restore(generation.weights, abstract_state(parts.learner))
+    except CheckpointError as error:
+        watch.say(f"update {generation.step}: the weights of update {generation.weights} should be back, but stay: {error}")
+        return state
+    watch.say(f"update {generation.step}: weights and optimizers are those of update {generation.weights} again")
+    return state.replace(policy=earlier.policy, critic=earlier.critic, kl_scale=earlier.kl_scale)
 
 
 def one_update(parts: Parts, state: LearnerState, generation: Generation, folder: RunFolder,

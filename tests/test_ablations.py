@@ -1,13 +1,23 @@
 """What each ablation takes away from a config with all of EAU, and that the studies of them can be run."""
 
 import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace as replaced
 from pathlib import Path
 
 import pytest
 
+from eau_jax import study as studies, train
 from eau_jax.config import Config, ConfigError, Meta, knob_tree
 from eau_jax.config_file import call, load_config, load_method, replace
 from eau_jax.core import knobs as knob
+from eau_jax.core.records import RunFolder, read_lines
+from eau_jax.eval.held_out import sealed_file
+from eau_jax.meta import interventions
+from eau_jax.report import study as page
 from eau_jax.study import Study, configured
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -69,6 +79,44 @@ def test_the_study_of_eau():
 def test_the_study_of_ablations():
     one = study("study_ablations")
     assert len(one.methods) == 24 and one.baseline == "ppo+none" and len(one.campaigns) == 18
+
+
+def test_a_run_ends_where_no_further_batch_is_within_its_episodes(tmp_path):
+    """Batches of 128; an update with the anchor tasks plays 144."""
+    config = replace(WHOLE, {"learn.episodes": 400})
+    with RunFolder(tmp_path / "run") as folder:
+        seen = []
+        for step in range(1, 4):
+            folder.append("metrics.jsonl", {"step": step, "rollout/episodes": 127.0, "rollout/infra_rate": 1 / 128,
+                                            "meta/anchor_episodes": 16.0 * (step == 1)})
+            seen.append([train.ended(one, folder, step) for one in (config, replace(config, {"learn.episodes": 0}),
+                                                                     replace(config, {"learn.steps": 2}))])
+    assert seen == [[False, False, False], [False, False, True], [True, False, True]]     # 144, 272, 400 of 400
+    assert not train.ended(config, folder, 0)
+
+
+@pytest.mark.slow
+def test_every_arm_from_end_to_end(tmp_path):
+    """16 updates' worth of 8 episodes; runs of a campaign share it, what a meta-agent plays beside the batches counts."""
+    here = Path(__file__).resolve().parent
+    done = subprocess.run([sys.executable, "-c", "from eau_jax.cli import main; main()", "compare-methods",
+                           str(here / "arms_study.py"), "--root", str(tmp_path)], capture_output=True, text=True,
+                          env={**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(here.parent)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    one = replaced(call(str(here / "arms_study.py"), "study", Study), root=str(tmp_path))
+    lines = {line.method: line for line in page.summarise(one, page.read(one)).lines}
+    assert list(lines) == list(one.methods) and all(112 <= line.episodes <= 128 + 11 for line in lines.values())
+    assert lines["none"].updates == 16 and lines["none"].beside == 0 < lines["in_run"].beside
+    home = {name: studies.folder_of(one, studies.Cell("intention", name, 0)) for name in one.methods}
+    for name in ("generic", "cross_run"):
+        first, second = (home[name] / run for run in ("run-01", "run-02"))
+        status = [change.status for run in (first, second) for change in interventions.read(run)]
+        assert status == ["deferred"] and json.loads((first / "knobs/current").read_text()) == 0
+        assert json.loads((second / "knobs/1.json").read_text())["changes"] == {"env.invalid_penalty": [0, 0.25]}
+    changed = [change.status for change in interventions.read(home["in_run"])]
+    assert changed == ["kept"] and json.loads((home["in_run"] / "knobs/1.json").read_text())["step"] == 4
+    sealed = list(read_lines(sealed_file(home["none"])))
+    assert [line["turns"] for line in sealed] == [1.0, 1.0], "on held-out tasks the user leaves at once"
 
 
 @pytest.mark.parametrize("changes, words", [

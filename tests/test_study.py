@@ -1,5 +1,6 @@
 """Studies: statistics by hand and against rliable, the page, bad files, sharing, and a study that is killed and goes on."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eau_jax import child, study as studies
+from eau_jax import campaign_start, child, study as studies
 from eau_jax.cli import main
 from eau_jax.config_file import call, describe, load_config, placed, replace
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
@@ -151,7 +152,7 @@ def played(folder, updates, beside=0, score=None):
     """Records of a run of batches of 4 episodes; its held-out record is of the last update."""
     folder.mkdir(parents=True)
     lines = [{"step": step + 1, "rollout/episodes": 4.0, "rollout/tokens_mean": 10.0, "rollout/infra_rate": 0.0,
-              "meta/anchor_episodes": float(beside), "rollout/score_mean": 0.5} for step in range(updates)]
+              "meta/anchor_episodes": float(beside), "rollout/score_mean": 0.5, "rollout/success_rate": 0.5} for step in range(updates)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     sealed = sealed_file(folder)
     sealed.parent.mkdir(parents=True)
@@ -190,6 +191,20 @@ def test_a_campaign_counts_by_its_best_run(tmp_path):
     (home / "run-01" / "model").mkdir()
     studies.copy_start(one, Cell("intention", "b", 0))
     assert (twin / "model").is_dir(), "a campaign's first run begins as all others of the seed do"
+
+
+def test_the_file_of_a_campaigns_run_gives_its_config(tmp_path):
+    """A study's text, then which cell it is, then which run of that cell's campaign."""
+    file = tmp_path / "study.py"
+    file.write_text(GOOD.replace("CHANGES", "by_episodes=True, campaigns={'a': 2}"))
+    one = dataclasses.replace(call(str(file), "study", Study), root=str(tmp_path / "runs"))
+    cell = Cell("intention", "a", 0)
+    text, whole = studies.source_of(one, cell, placed(str(file))), studies.configured(one, *cell)
+    begins = {"knobs": {"env.max_turns": 2}, "rules": "", "task_mix": {}}
+    (tmp_path / "run-02.py").write_text(campaign_start.source_of(text, whole, "run-02", "pool", begins, 8))
+    made = load_config(str(tmp_path / "run-02.py"))
+    assert (made.root, made.name, made.seed, made.learn.episodes) == (str(studies.folder_of(one, cell)), "run-02", 0, 8)
+    assert dict(made.swaps[0].knobs) == {"env.max_turns": 2}
 
 
 def test_a_campaign_is_started_with_its_budget(tmp_path, monkeypatch):

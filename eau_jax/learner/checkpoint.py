@@ -12,7 +12,7 @@ import logging
 import math
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Collection, NamedTuple, Sequence
 
 import jax
 import orbax.checkpoint as ocp
@@ -45,7 +45,7 @@ class Checkpoints:
         if keep < 1:
             raise ValueError(f"checkpoint.keep is {keep}; it must be at least 1")
         self.folder = Path(folder).absolute()
-        self._keep = keep
+        self._keep, self._protected = keep, frozenset()
         self._statistics = {step: _statistic(self.folder / str(step)) for step in _complete(self.folder)}
         options = ocp.CheckpointManagerOptions(preservation_policy=self, cleanup_tmp_directories=True)
         try:
@@ -54,12 +54,14 @@ class Checkpoints:
             raise CheckpointError(f"{self.folder} cannot be written: {error.strerror}; free space or choose another "
                                   f"place with --root") from error
 
-    def save(self, step: int, state: LearnerState, host: dict[str, Any], statistic: float) -> None:
+    def save(self, step: int, state: LearnerState, host: dict[str, Any], statistic: float,
+             protected: Collection[int] = ()) -> None:
         """Begins to write `state` and returns once it has been copied: it may be donated right away.
 
         Args:
           host: JSON values.
           statistic: of training, higher is better; the best step so far is kept. nan counts as the worst.
+          protected: steps that stay too, until a save that does not name them is complete.
 
         Raises:
           CheckpointError: when this save or the one before it fails, e.g. on a full disk. Older steps are untouched.
@@ -68,7 +70,7 @@ class Checkpoints:
         self._need_space(state)
         policy, training = _split(state)
         statistic = None if math.isnan(statistic) else float(statistic)
-        self._statistics[step] = _rank(statistic)
+        self._statistics[step], self._protected = _rank(statistic), frozenset(protected)
         try:
             saved = self._manager.save(step, force=True, args=ocp.args.Composite(
                 policy=ocp.args.StandardSave(policy), training=ocp.args.StandardSave(training),
@@ -82,7 +84,7 @@ class Checkpoints:
         """Orbax asks which of the steps, oldest first, stay once a new one is complete."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         best = max(steps, key=lambda step: (self._statistics[step], step), default=None)
-        return [step == best or step in steps[-self._keep:] for step in steps]
+        return [step == best or step in steps[-self._keep:] or step in self._protected for step in steps]
 
     def wait(self) -> None:
         """Returns when everything begun is on disk. Raises CheckpointError when it could not be written."""
@@ -130,6 +132,21 @@ class Checkpoints:
         found = f"steps {sorted(broken)} are damaged" if broken else "it holds none"
         raise CheckpointError(f"{self.folder} has no checkpoint to continue from: {found}; start a new run, or copy an "
                               f"intact step folder here")
+
+    def restore(self, step: int, like: LearnerState) -> LearnerState:
+        """One step, without what is frozen.
+
+        Raises:
+          CheckpointError: when it is not there, or cannot be read.
+        """
+        self.wait()
+        if step not in self.steps():
+            raise CheckpointError(f"{self.folder} holds no step {step}, but {self.steps()}")
+        try:
+            policy, training, _ = self._read(step, *_split(like))
+        except Exception as error:  # whatever a damaged file makes the reader raise
+            raise CheckpointError(f"{self.folder / str(step)} is damaged: {_brief(error)}") from error
+        return _join(policy, training)
 
     def _read(self, step: int, policy: Any, training: Any) -> tuple[Any, Any, dict]:
         read = self._manager.restore(step, args=ocp.args.Composite(

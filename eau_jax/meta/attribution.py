@@ -43,6 +43,7 @@ class Result(NamedTuple):
     episodes: int
     said: str                # one sentence
     tasks: tuple[str, ...] = ()   # ids of tasks in which it shows
+    few: bool = False             # they are so few that they are set aside
 
 
 class Attribution(NamedTuple):

@@ -21,10 +21,14 @@ LEAKS = 0.02        # the same of the share of replies that leak
 TURNS = 0.5         # of the control's turns per episode, the fewest
 SUCCESS = 0.15      # by how much success may be lower, unless that is less than ERRORS standard errors
 ERRORS = 2.5
+CUT = (StopReason.MAX_TURNS.value, StopReason.MAX_TOKENS.value)
 
 
 def compare(canary: Sequence[Record], control: Sequence[Record]) -> Stage:
     """Whether a change breaks something. Episodes are paired by task; tasks that one side lacks are left out.
+
+    Where the control's episode of the same task and draws was cut by a limit and the canary's goes on, what the agent says
+    beyond that place is not held against the change: more turns do not make an agent unreadable that is so in any case.
 
     `passed` is None where too many episodes failed outside the agent's control: that is no fault of the change.
     """
@@ -39,7 +43,8 @@ def compare(canary: Sequence[Record], control: Sequence[Record]) -> Stage:
         return Stage("canary", None, f"{covered['canary']:.0%} of the canary's and {covered['control']:.0%} of the "
                      f"control's episodes are usable; needed: {COVERAGE:.0%}, and the canary's at most {INFRA:.0%} lower",
                      numbers)
-    found = {name: _rates(side) for name, side in usable.items()}
+    cut = {(record["task"], record["seed"]): len(record["turns"]) for record in usable["control"] if record["stop"] in CUT}
+    found = {name: _rates(side, cut) for name, side in usable.items()}
     numbers |= {f"{name}_{what}": value for name, rates in found.items() for what, value in rates.items()}
     complaints = _risen(found, len(usable["canary"]))
     gap, error = _gap(usable["canary"], usable["control"])
@@ -52,13 +57,17 @@ def compare(canary: Sequence[Record], control: Sequence[Record]) -> Stage:
     return verdict("canary", complaints, numbers)
 
 
-def _rates(records: Sequence[Record]) -> dict[str, float]:
+def _rates(records: Sequence[Record], cut: Mapping[tuple[str, int], int]) -> dict[str, float]:
+    """Of one side; `cut` has the turns after which the control's episode of a task and seed was cut."""
     turns = [turn for record in records for turn in record["turns"]]
+    limits = [cut.get((record["task"], record["seed"]), len(record["turns"])) for record in records]
     broken = (StopReason.PARSE_ERROR.value, StopReason.TOOL_ERROR.value)
     return {"success": _mean(record["success"] for record in records),
             "turns": _mean(len(record["turns"]) for record in records),
-            "parse_error_rate": _mean(turn["parse_failed"] for turn in turns),
-            "broken_rate": _mean(record["stop"] in broken for record in records),
+            "parse_error_rate": _mean(turn["parse_failed"] for record, limit in zip(records, limits, strict=True)
+                                      for turn in record["turns"][:limit]),
+            "broken_rate": _mean(record["stop"] in broken and len(record["turns"]) <= limit
+                                 for record, limit in zip(records, limits, strict=True)),
             "leak_rate": _mean(turn["leaked"] for turn in turns if turn["spoke"] not in ("none", "tool"))}
 
 

@@ -1,6 +1,7 @@
 """Whether a proposal may be tried: trusted code between what a proposer writes and a running training.
 
     parse -> generation -> scope -> knobs -> task_mix -> (python ->) rules -> timing -> invariants -> replay -> rewards
+          -> steps, shares
 
 Cheap checks come first and the first that fails ends it. What is not a knob, a rule of the symbolic user or a share of the
 task mix cannot be named in a proposal at all: verifier, evaluation, hidden answers, parser, reference policy and the limits
@@ -15,7 +16,7 @@ from eau_jax.clients.executor import Executor
 from eau_jax.core import knobs as knob
 from eau_jax.core.knobs import KnobError
 from eau_jax.core.types import InfraError
-from eau_jax.meta import invariants, python_rules, replay_gate, watch
+from eau_jax.meta import invariants, python_rules, replay_gate, trial, watch
 from eau_jax.meta.invariants import Play
 from eau_jax.meta.lanes import Lanes
 from eau_jax.meta.proposal import MOST_CHANGES, Proposal, ProposalError, is_fixed, parse
@@ -54,6 +55,8 @@ class Context:
     lockouts: Mapping[str, int] = dataclasses.field(default_factory=dict)     # as of `watch.lockouts`
     swaps_left: int = 1
     episodes: Sequence[Mapping[str, Any]] = ()   # recent records of episodes/<step>.jsonl, training side
+    rows: Sequence[Mapping[str, Any]] = ()       # of metrics.jsonl
+    buckets: Mapping[str, str] = dataclasses.field(default_factory=dict)      # {task: its bucket}
     limits: Limits = Limits()
     python: Executor | None = None     # runs rules in Python, once, to read them; None: there are none in this run
 
@@ -101,7 +104,7 @@ def gate(text: str, context: Context, *, id: str, author: str) -> Decision:
     if not (good and _looks(proposal, context, stages, (_rules, _timing))):
         return Decision(proposal, tuple(stages))
     candidate = Settings(knob.patch(context.current.knobs, proposal.changes), proposal.rules or context.current.rules)
-    stages += behaviour(candidate, context)
+    stages += behaviour(candidate, context) + _on_trial(proposal, context)
     if any(stage.passed is False for stage in stages):
         return Decision(proposal, tuple(stages))
     return Decision(proposal, tuple(stages), proposal.changes, proposal.rules, proposal.task_mix, _moves(proposal, context),
@@ -129,6 +132,16 @@ def behaviour(candidate: Settings, context: Context) -> list[Stage]:
     except Exception as error:   # whatever the environment raises under settings that nobody has tried
         said = f"the environment fails under this change: {type(error).__name__}: {error}"
         return [Stage("invariants", False, said[:2000])]
+
+
+def _on_trial(proposal: Proposal, context: Context) -> list[Stage]:
+    """What records say of changes that no conversation depends on."""
+    found = []
+    if any(path.startswith("rl.") for path in proposal.changes):
+        found.append(trial.steps(proposal.changes, knob.values(context.current.knobs), context.rows))
+    if proposal.task_mix:
+        found.append(trial.shares(context.task_mix, proposal.task_mix, context.buckets, context.episodes))
+    return found
 
 
 def _behaviour(candidate: Settings, own: Settings, context: Context) -> list[Stage]:
@@ -247,7 +260,7 @@ def _timing(proposal: Proposal, context: Context) -> Stage:
     if context.swaps_left < 1:
         complaints.append("this run has used up its changes; no further one is allowed")
     if proposal.owner in context.live:
-        complaints.append(f"a change of {proposal.owner} is still under watch, or waits for the next run (proposal "
+        complaints.append(f"a change of {proposal.owner} waits for the next run or is still under watch (proposal "
                           f"{context.live[proposal.owner]}); allowed: one at a time for each owner")
     for what in (*proposal.changes, *(["rules"] if proposal.rules else []), *(["task_mix"] if proposal.task_mix else [])):
         if is_fixed(what, context.limits.fixed):

@@ -16,7 +16,8 @@ from eau_jax.core.records import RunFolderError, read_lines
 from eau_jax.meta import audit
 from eau_jax.meta.signals import FAULTS
 
-BEHAVIOUR = ("no_leak", "progress", "no_free_lunch", "stop_sanity", "invariants", "replay", "rewards", "canary")
+BEHAVIOUR = ("no_leak", "progress", "no_free_lunch", "stop_sanity", "invariants", "replay", "rewards", "steps", "shares",
+             "canary")
 """Stages that say something of the change itself; the others say that it came at the wrong time or in a wrong form."""
 PLAYS = 3   # of the anchor tasks, that are compared before and under a change
 
@@ -174,8 +175,8 @@ def around(found: Sequence[tuple[int, float, int]], one: Intervention) -> tuple[
 
 
 def schedule(run: Path) -> list[dict[str, Any]]:
-    """[{step, knobs: {path: value}, rules, task_mix}], one for each generation after the first: what replays the changes of
-    a run, those that were taken back included. Empty rules and an empty task mix stay as they are."""
+    """[{step, knobs: {path: value}, rules, task_mix, set_aside, weights}], one for each generation after the first: what
+    replays the changes of a run, those that were taken back included. Empty rules and an empty task mix stay as they are."""
     files = {int(file.stem): file for file in (run / "knobs").glob("*.json") if file.stem.isdigit()}
     swaps, before = [], load(files[0]) if 0 in files else {}
     for number in sorted(files):
@@ -185,7 +186,9 @@ def schedule(run: Path) -> list[dict[str, Any]]:
                 rules = (run / "rules" / f"{number}.toml").read_text(encoding="utf-8") if now["rules_changed"] else ""
                 mix = now.get("task_mix", {})
                 swaps.append({"step": int(now["step"]), "knobs": {path: new for path, (_, new) in now["changes"].items()},
-                              "rules": rules, "task_mix": mix if mix != before.get("task_mix", {}) else {}})
+                              "rules": rules, "task_mix": mix if mix != before.get("task_mix", {}) else {},
+                              "set_aside": sorted(set(now.get("set_aside", ())) - set(before.get("set_aside", ()))),
+                              "weights": int(now.get("weights", 0))})
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise RunFolderError(f"{files[number]} is not the record of a generation with its rules beside it: "
                                  f"{error}") from None

@@ -11,6 +11,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from eau_jax.meta.proposal import Prediction
+from eau_jax.meta.stage import Stage
 
 BEFORE, AFTER = 10, 5      # updates that are compared
 INFRA = 0.02               # share of unusable episodes
@@ -22,8 +23,16 @@ JUMP = 3.0                 # standard deviations of the mean return
 FLAT = 0.02                # rise of the success rate that counts as none
 DROP, ERRORS = 0.10, 2.5   # of success: absolute, and in standard errors; the larger counts
 FLOOR = 0.9                # quantile of the differences between windows without a change
+OUTSIDE = ("infra", "leak")      # what a policy is not the worse for
+TRIAL, TRIAL_AFTER = 0.5, 3      # of a change that no canary has shown: share of the room, updates that are judged
+GRADIENT, ENTROPY = 5.0, 0.5     # of such a change: as a multiple of what they were
 LOCK = 50                  # updates for which a move is locked after two rollbacks
 Row = Mapping[str, Any]
+ON_TRIAL = Stage(
+    "canary", None, f"no conversation depends on what it changes, so episodes would show nothing: it is adopted on trial. "
+    f"It is taken back at {TRIAL:.0%} of the usual rise of KL or ratio, at {GRADIENT:g} times the gradient, at "
+    f"{ENTROPY:.0%} of the entropy, or when success has dropped after {TRIAL_AFTER} updates",
+    {"kl": KL * TRIAL, "ratio": 1 + (RATIO - 1) * TRIAL, "gradient": GRADIENT, "entropy": ENTROPY, "updates": TRIAL_AFTER})
 
 
 class Anchor(NamedTuple):
@@ -39,7 +48,8 @@ class Trigger(NamedTuple):
 
     name: str
     reason: str
-    hard: bool     # at once; the weights may be damaged too
+    hard: bool     # at once
+    damage: bool   # to the policy itself: its weights go back too
 
 
 class Verdict(NamedTuple):
@@ -60,33 +70,49 @@ class Past(NamedTuple):
     rolled_back: int = 0   # the update at which it was taken back; 0: it was not
 
 
-def hard(rows: Sequence[Row], since: int, rewards_changed: bool = False) -> list[Trigger]:
+def hard(rows: Sequence[Row], since: int, rewards_changed: bool = False, trial: bool = False) -> list[Trigger]:
     """What forbids to go on with a change, seen in the updates under it.
 
     What was as bad before the change is no trigger: a change is often made because of it.
 
     Args:
       rewards_changed: the change moves what rewards mean, so returns before and after do not compare.
+      trial: no canary could show what it does; KL and ratio have half the room, and gradients and entropy are watched too.
     """
     earlier, later = _split(rows, since)
-    found = []
+    found, room = [], TRIAL if trial else 1.0
     for name in sorted({name for row in later for name in row if name.endswith(("_loss", "_grad_norm"))}):
         if any(name in row and not _finite(row[name]) for row in later) and _series(earlier, name).size:
-            found.append(Trigger("nan", f"{name} is not finite", True))
+            found.append(Trigger("nan", f"{name} is not finite", True, True))
     ratio = lambda row: math.exp(abs(math.log(max(_value(row, "learn/ratio"), 1e-6))))
     for name, read, limit, rise, words in (
             ("infra", _reader("rollout/infra_rate"), INFRA, INFRA, "episodes that failed outside the agent's control"),
             ("leak", _reader("rollout/leak_rate"), LEAKS, LEAKS, "replies that leak"),
             ("parse", _reader("rollout/parse_error_rate"), PARSE, PARSE, "unreadable messages"),
-            ("kl", _kl, KL, KL / 2, "the KL of an update"),
-            ("ratio", ratio, RATIO, RATIO / 2, "the mean ratio, or its inverse")):
+            ("kl", kl_of, KL * room, KL / 2 * room, "the KL of an update"),
+            ("ratio", ratio, 1 + (RATIO - 1) * room, RATIO / 2 * room, "the mean ratio, or its inverse")):
         before, after = _numbers(map(read, earlier)), _numbers(map(read, later))
         usual = float(before.mean()) if before.size else 0.0
         noise = 3 * float(before.std(ddof=1)) / max(after.size, 1) ** 0.5 if before.size > 1 else 0.0
         if after.size and after.mean() > max(limit, usual + max(rise, noise)):
             found.append(Trigger(name, f"{words}: {after.mean():.3g} since update {since}, {usual:.3g} before; "
-                                       f"allowed: {max(limit, usual + max(rise, noise)):.3g}", True))
+                                       f"allowed: {max(limit, usual + max(rise, noise)):.3g}", True, name not in OUTSIDE))
+    found += _learning(earlier, later, since) if trial else []
     return found + ([] if rewards_changed else _jump(earlier, later, since))
+
+
+def _learning(earlier: Sequence[Row], later: Sequence[Row], since: int) -> list[Trigger]:
+    """Gradients and entropy, of a change that no canary has shown."""
+    found = []
+    before, after = (_series(side, "learn/policy_grad_norm") for side in (earlier, later))
+    if before.size and after.size and after.mean() > GRADIENT * np.median(before) > 0:
+        found.append(Trigger("gradient", f"the gradient's norm is {after.mean():.3g} since update {since}, "
+                             f"{np.median(before):.3g} before; allowed: {GRADIENT:g} times that", True, True))
+    before, after = (_series(side, "learn/entropy") for side in (earlier, later[-2:]))
+    if before.size and after.size and 0 <= after.mean() < ENTROPY * before.mean():
+        found.append(Trigger("entropy", f"entropy is {after.mean():.3g} since update {since}, {before.mean():.3g} before; "
+                                        f"allowed: {ENTROPY:.0%} of that", True, True))
+    return found
 
 
 def _jump(earlier: Sequence[Row], later: Sequence[Row], since: int) -> list[Trigger]:
@@ -98,34 +124,37 @@ def _jump(earlier: Sequence[Row], later: Sequence[Row], since: int) -> list[Trig
     gained = _series(later, "rollout/success_rate").mean() - _series(earlier, "rollout/success_rate").mean()
     if rise > max(JUMP * before.std(ddof=1), 1e-6) and gained < FLAT:
         return [Trigger("reward_jump", f"the mean return rose by {rise:.3g} since update {since}, {JUMP:g} standard "
-                        f"deviations are {JUMP * before.std(ddof=1):.3g}, while success rose by {gained:.3f}", True)]
+                        f"deviations are {JUMP * before.std(ddof=1):.3g}, while success rose by {gained:.3f}", True, True)]
     return []
 
 
-def soft(rows: Sequence[Row], since: int, anchor: Sequence[Anchor] = ()) -> Trigger | None:
-    """A drop of success: AFTER updates under the change against the BEFORE updates before it.
+def soft(rows: Sequence[Row], since: int, anchor: Sequence[Anchor] = (), trial: bool = False) -> Trigger | None:
+    """A drop of success: AFTER updates under the change, TRIAL_AFTER of one on trial, against the BEFORE updates before it.
 
     The anchor tasks decide when they were played on both sides: training success does not compare when a change makes the
-    task harder.
+    task harder. They are played under the first settings, so that their drop is the policy's own.
     """
+    least = TRIAL_AFTER if trial else AFTER
     sides = [[a for a in anchor if since - BEFORE <= a.step < since], [a for a in anchor if since <= a.step]]
     name = "anchor success"
     if not all(sides):
         name, (earlier, later) = "success", _split(rows, since)
-        if len(later) < AFTER:
+        if len(later) < least:
             return None
         sides = [[Anchor(row["step"], row["rollout/success_rate"], int(_value(row, "rollout/episodes")))
-                  for row in side if _finite(row.get("rollout/success_rate"))] for side in (earlier, later[-AFTER:])]
+                  for row in side if _finite(row.get("rollout/success_rate"))] for side in (earlier, later[-least:])]
         if not all(sides):
             return None
     (before, error_before), (after, error_after) = map(_rate, sides)
     allowed = max(DROP, ERRORS * math.hypot(error_before, error_after))
     if before - after <= allowed:
         return None
-    return Trigger("success_drop", f"{name} fell from {before:.3f} to {after:.3f}; allowed: a fall of {allowed:.3f}", False)
+    return Trigger("success_drop", f"{name} fell from {before:.3f} to {after:.3f}; allowed: a fall of {allowed:.3f}", False,
+                   name == "anchor success")
 
 
-def judge(rows: Sequence[Row], since: int, prediction: Prediction, anchor: Sequence[Anchor] = ()) -> Verdict:
+def judge(rows: Sequence[Row], since: int, prediction: Prediction, anchor: Sequence[Anchor] = (),
+          trial: bool = False) -> Verdict:
     """Whether the predicted metric moved as predicted, beyond what it moves anyway.
 
     The last AFTER of the `within_updates` updates under the change against the BEFORE updates before it, or those of them
@@ -135,7 +164,7 @@ def judge(rows: Sequence[Row], since: int, prediction: Prediction, anchor: Seque
     later = [row for row in later if row["step"] < since + prediction.within_updates][-AFTER:]
     before, after = _series(earlier, prediction.metric), _series(later, prediction.metric)
     floor = noise_floor([row for row in rows if row["step"] < since], prediction.metric, then=max(len(later), 1))
-    fell = soft(rows, since, anchor)
+    fell = soft(rows, since, anchor, trial)
     numbers = (float(before.mean()) if before.size else math.nan, float(after.mean()) if after.size else math.nan, floor)
     if fell is not None:
         return Verdict("harmful", fell.reason, *numbers)
@@ -231,8 +260,8 @@ def _reader(name: str) -> Callable[[Row], float]:
     return lambda row: _value(row, name)
 
 
-def _kl(row: Row) -> float:
-    """The larger of an update's two measures: between its steps, and over all of it."""
+def kl_of(row: Row) -> float:
+    """KL of an update in nats per token: the larger of those between its steps and over all of it; nan where neither is."""
     return max(filter(_finite, (abs(_value(row, "learn/approx_kl")), _value(row, "learn/update_kl"))), default=math.nan)
 
 

@@ -35,7 +35,8 @@ def _what_changed(generation: Mapping) -> str:
     """One line for a marker; empty for the generation that the run began with."""
     changes = [f"{path}: {number(old)} → {number(new)}" for path, (old, new) in generation["changes"].items()]
     changes += ["rules changed"] * bool(generation["rules_changed"])
-    changes += [] if changes or not generation["generation"] else ["task mix changed"]
+    changes += [f"weights of update {generation.get('weights')} back"] * bool(generation.get("weights"))
+    changes += [] if changes or not generation["generation"] else ["task mix changed, or tasks set aside"]
     return f"generation {generation['generation']}, step {generation['step']}: {'; '.join(changes)}" if changes else ""
 
 

@@ -229,10 +229,10 @@ def _body(study: Study, source: str, runs: Sequence[Run], summary: Summary,
              "Differences are paired by seed and task: all methods of a seed play the same tasks, and begin with the same "
              "weights where their settings of model and cold start agree. The picture shows Student's t."),
         tag("h2", "What a run used"), _costs(summary, runs),
-        note("Means over finished runs, of a campaign over all that it plays. Beside the batches are episodes of canaries, of "
-             "the anchor tasks and of causal tests. Tokens are those of the training episodes. Time is that of collecting and "
-             "learning on the machine at hand, without starting up, cold start and evaluation; runs at the same time slow each "
-             "other."),
+        note("Means over finished runs, of a campaign over all that it plays. Beside the batches are episodes of canaries, "
+             "of the anchor tasks and of causal tests. Tokens are of the training episodes. Time is that of collecting "
+             "and learning on the machine at hand, without starting up, cold start and evaluation; runs at the same time "
+             "slow each other."),
         tag("h2", "What this shows and what it does not"), *map(note, _caveats(study, summary, runs)),
         tag("h2", "Runs"),
         table(("environment", "method", "seed", "updates", "held-out score", "state"), [

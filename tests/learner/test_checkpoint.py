@@ -73,6 +73,21 @@ def test_the_last_few_and_the_best_are_kept(folder):
     assert find_step(folder[0], "best") == 2 and find_step(folder[0], "latest") == 5 and find_step(folder[0], 4) == 4
 
 
+def test_a_protected_step_stays_until_a_save_lets_it_go(base, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "c", keep=1)
+    state, like = small.start(base), abstract_state(base)
+    for step, protected in ((1, ()), (2, {2}), (3, {2}), (4, {2}), (5, ())):
+        state = state.replace(step=state.step + 1)
+        checkpoints.save(step, state, {}, statistic=float(step), protected=protected)
+        checkpoints.wait()
+        assert checkpoints.steps() == {1: [1], 2: [2], 3: [2, 3], 4: [2, 4], 5: [5]}[step]
+        if step == 4:
+            assert int(checkpoints.restore(2, like).step) == 2
+    with pytest.raises(CheckpointError, match="holds no step 2, but .5."):
+        checkpoints.restore(2, like)
+    checkpoints.close()
+
+
 def test_a_resumed_run_equals_the_undisturbed_one_bit_for_bit(base, folder, tmp_path):
     """Also proves that saving is not disturbed by the donation of what is being saved."""
     whole = train(base, small.start(base), 6)

@@ -88,7 +88,8 @@ def test_runs_begin_with_what_was_found_out(begin, capsys):
     made = begin({"run-01": {"anchor": (0.2, 0.9)}, "run-02": {"anchor": (0.2, 0.5), "quiet": True}}, most=5)
     assert [(run.name, run.status) for run in made.runs] == [("run-01", "finished"), ("run-02", "finished")]
     assert asked(made, "run-01")["swaps"] == []
-    assert asked(made, "run-02")["swaps"] == [{"step": 1, "knobs": {"env.max_turns": 20}, "rules": "", "task_mix": {}}]
+    assert asked(made, "run-02")["swaps"] == [{"step": 1, "knobs": {"env.max_turns": 20}, "rules": "", "task_mix": {},
+                                               "set_aside": [], "weights": 0}]
     # the first generation, and with it the anchor, is the config's
     assert asked(made, "run-02")["knobs"]["env.max_turns"] == 16
     assert asked(made, "run-02")["meta"]["pool"] == str(made.home / "pool")
@@ -177,8 +178,15 @@ def test_runs_share_a_number_of_episodes(begin):
     assert (asked(made, "run-02")["learn"]["episodes"], second.updates) == (left, left // 64)
     kept = json.loads((made.home / "campaign.json").read_text())
     assert kept["over"] and kept["total"]["training"] + kept["total"]["failed"] == 640 + 64 * second.updates
+    assert made.best is first, "0.4 more, by errors of 0.08 and 0.09"
     with pytest.raises(ConfigError, match="a campaign of 2560 episodes, but 640 is asked for"):
         begin({}, most=2, **share | {"episodes": 640})
+
+
+def test_a_shorter_run_must_be_clearly_better(begin):
+    share = {"episodes": 2560, "share": 0.25, "changes": {"rollout.tasks": 16, "rollout.group": 4}}
+    made = begin({"run-01": {"anchor": (0.2, 0.6)}, "run-02": {"anchor": (0.2, 0.5)}}, most=2, **share)
+    assert [run.updates for run in made.runs] == [10, 29] and made.best.name == "run-02"
 
 
 def test_where_the_next_run_would_repeat_one_that_goes_on(begin, capsys):

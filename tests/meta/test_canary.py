@@ -48,6 +48,21 @@ def test_what_is_no_breakage_passes(canary):
     assert compare(canary, EVEN).passed
 
 
+def longer(readable, unreadable, stop):
+    """16 failures of 16 tasks: so many readable turns, then so many that are not."""
+    turns = (turn(),) * readable + (turn(failed=True),) * unreadable
+    return [to_record(Episode(Task(str(task), "e", {}), 0, turns, np.zeros(0, np.int32), stop, 0.0, False, 0, "symbolic"))
+            for task in range(16)]
+
+
+def test_what_an_unreadable_agent_says_with_more_turns_is_not_held_against_them():
+    cut = longer(4, 0, StopReason.MAX_TURNS)
+    assert compare(longer(4, 3, StopReason.PARSE_ERROR), cut).passed
+    early = compare(longer(3, 3, StopReason.PARSE_ERROR), cut)      # where the control was still readable
+    assert early.passed is False and "unreadable messages is 0.250" in early.reason
+    assert compare(longer(4, 3, StopReason.PARSE_ERROR), longer(4, 0, StopReason.COMPLETED)).passed is False
+
+
 def test_a_drop_within_the_noise_of_pairs_passes():
     """Six tasks lost and three won of 16: 0.1875 lower, standard error 0.188, so 0.47 is allowed."""
     control, canary = side([2] * 6 + [0] * 3 + [1] * 7), side([0] * 6 + [2] * 3 + [1] * 7)

@@ -89,6 +89,26 @@ def test_a_checker_that_finds_everything_good(env):
     assert causal.gold_replay(play(broken(env, always)), DEFAULTS).confirmed is False
 
 
+@functools.cache
+def one_bad(place):
+    """Intention, whose checker never finds one of the tasks solved."""
+    def step(table, knobs, state, act, reply, key):
+        state, time_step = intention.step(table, knobs, state, act, reply, key)
+        return state, time_step.replace(success=time_step.success & (state.task != place))
+    return intention._replace(step=step)
+
+
+def test_few_bad_tasks_are_named_and_the_checker_is_not_blamed():
+    found = causal.gold_replay(play(one_bad(3)), DEFAULTS)
+    assert found.confirmed is False and found.few and found.tasks == (TASKS["intention"][3].id,)
+    assert found.value == pytest.approx(15 / 16)
+    tree = {"env": intention.knobs, "user": symbolic.knobs, "rl": {}}
+    rest = stage(one_bad(3))(Pinned(tree, compile_rules(intention.rules, intention.features), 0), frozenset({3}))
+    again = causal.gold_replay(rest, DEFAULTS)
+    assert again.confirmed is False and not again.few and again.value == 1.0 and again.episodes == 15
+    assert not causal.gold_replay(play(broken(intention, never)), DEFAULTS).few, "all of them: it is the checker"
+
+
 def test_what_differs_between_repetitions():
     tool = causal.repeat(play(broken(intention, flaky)), DEFAULTS)
     assert tool.confirmed and tool.fault == "flaky_tool" and 0 < tool.value < 1

@@ -7,7 +7,9 @@ import pytest
 from gate_world import ENV, KNOBS, MIX, context, decide, proposal, records, settings, world
 
 from eau_jax.core import knobs as knob
+from eau_jax.learner import optimizer
 from eau_jax.meta.gate import Limits, behaviour, gate
+from eau_jax.meta.replay_gate import Settings
 from eau_jax.meta.stage import Stage
 
 ALL = ["parse", "generation", "scope", "knobs", "task_mix", "rules", "timing"]
@@ -16,18 +18,18 @@ KINDER = ENV.rules.replace('when = { vague = 1 }', 'when = { vague = 1, turn = {
 
 
 @pytest.mark.parametrize("fields, played", [
-    ({"changes": {"env.max_turns": 20}}, True),
-    ({"changes": {"env.patience": 8, "env.max_turns": 18}}, True),
-    ({"changes": {"user.epsilon": 0.65}}, True),
-    ({"changes": {"rl.advantage.policy_lambda": 0.9, "rl.entropy.coef": 0.004}}, False),
-    ({"rules": KINDER}, True),
-    ({"task_mix": {"easy": 0.45, "medium": 0.3, "hard": 0.25}}, False),
+    ({"changes": {"env.max_turns": 20}}, PLAYED),
+    ({"changes": {"env.patience": 8, "env.max_turns": 18}}, PLAYED),
+    ({"changes": {"user.epsilon": 0.65}}, PLAYED),
+    ({"changes": {"rl.advantage.policy_lambda": 0.9, "rl.entropy.coef": 0.004}}, ["steps"]),
+    ({"rules": KINDER}, PLAYED),
+    ({"task_mix": {"easy": 0.45, "medium": 0.3, "hard": 0.25}}, ["shares"]),
 ])
 def test_a_bounded_change_passes_every_stage(fields, played):
     decision = decide(proposal(**fields))
     assert decision.accepted, decision.reason
-    assert [stage.name for stage in decision.stages] == ALL + (PLAYED if played else [])
-    assert all(stage.passed for stage in decision.stages)
+    assert [stage.name for stage in decision.stages] == ALL + played
+    assert all(stage.passed for stage in decision.stages if stage.name not in ("steps", "shares"))
     assert (decision.knobs, decision.rules, decision.task_mix) == tuple(
         fields.get(name, empty) for name, empty in (("changes", {}), ("rules", ""), ("task_mix", {})))
     assert json.loads(json.dumps(decision.record()))["accepted"] is True
@@ -78,6 +80,26 @@ def test_what_stays_as_it_is_is_refused(fixed, fields):
     decision = decide(proposal(**fields), limits=Limits(fixed=fixed))
     assert not decision.accepted and "stays as it is in this run (meta.fixed)" in decision.reason
     assert decide(proposal(changes={"rl.entropy.coef": 0.004}), limits=Limits(fixed=fixed)).accepted
+
+
+def test_what_no_conversation_depends_on_is_held_against_records():
+    """A mix that turns to tasks whose groups are all alike; a learning rate whose next steps are likely to be too large."""
+    tasks = [task.id for task in world()[0].tasks]
+    buckets = {task: ("easy", "medium", "hard")[place % 3] for place, task in enumerate(tasks)}
+    alike = [record | {"score": 1.0 if buckets[record["task"]] == "easy" else place % 2} for place, record in
+             enumerate(records())]
+    given = dict(buckets=buckets, episodes=alike)
+    easier, harder = ({"easy": 0.5 + side, "medium": 0.3, "hard": 0.2 - side} for side in (0.07, -0.07))
+    refused = decide(proposal(task_mix=easier), **given)
+    assert not refused.accepted and "shares: of the recent groups a share of 0.500 teaches something" in refused.reason
+    assert decide(proposal(task_mix=harder), **given).accepted
+    knobs = {**KNOBS, "rl": {**KNOBS["rl"], "policy_optimizer": optimizer.Knobs()}}
+    now = Settings(knobs, ENV.rules)
+    rate = {"rl.policy_optimizer.learning_rate": 1.5 * float(optimizer.Knobs().learning_rate)}
+    for kl, accepted in ((0.02, False), (0.01, True)):       # 2.25 times it, against 0.025
+        decision = decide(proposal(changes=rate), current=now, first=now, rows=[{"step": 19, "learn/update_kl": kl}])
+        assert decision.accepted is accepted and decision.stages[-1].name == "steps"
+        assert decision.stages[-1].numbers["expected_kl"] == pytest.approx(2.25 * kl)
 
 
 def test_without_records_the_replay_cannot_tell_and_refuses_nothing():

@@ -45,6 +45,33 @@ def test_what_is_no_hard_trigger(later):
     assert hard(rows(wiggle=0.1, **later), SINCE) == []
 
 
+@pytest.mark.parametrize("name, later", [
+    ("kl", {"learn_update_kl": 0.03}), ("ratio", {"learn_ratio": 1.6}), ("gradient", {"learn_policy_grad_norm": 6.0}),
+    ("entropy", {"learn_entropy": 0.2})])
+def test_a_change_on_trial_has_less_room(name, later):
+    seen = rows(earlier={"learn_entropy": 0.5}, **({"learn_entropy": 0.5} | later))
+    assert [(trigger.name, trigger.damage) for trigger in hard(seen, SINCE, trial=True)] == [(name, True)]
+    assert hard(seen, SINCE) == []
+    assert hard(rows(earlier={"learn_entropy": 0.5}, learn_entropy=0.3, learn_policy_grad_norm=4.0, learn_update_kl=0.02),
+                SINCE, trial=True) == []
+
+
+def test_a_change_on_trial_is_judged_sooner():
+    early = rows(after=3, rollout_success_rate=0.3)
+    assert soft(early, SINCE, trial=True) is not None and soft(early, SINCE) is None
+    assert judge(early, SINCE, Prediction("learn/ratio", "up", 0.1, 5), trial=True).result == "harmful"
+
+
+def test_which_triggers_mean_that_the_policy_is_worse():
+    damage = lambda **later: {trigger.name: trigger.damage for trigger in hard(rows(wiggle=0.1, **later), SINCE)}
+    assert damage(rollout_infra_rate=0.05, rollout_leak_rate=0.03) == {"infra": False, "leak": False}
+    assert damage(rollout_parse_error_rate=0.2, learn_update_kl=0.08, rollout_return_mean=1.6) == {
+        "parse": True, "kl": True, "reward_jump": True}
+    anchor = [Anchor(step, 0.5 if step < SINCE else 0.1, 32) for step in (11, 16, 21, 25)]
+    assert soft(rows(), SINCE, anchor).damage              # under the first settings: it is the policy
+    assert not soft(rows(rollout_success_rate=0.3), SINCE).damage
+
+
 def test_what_was_as_bad_before_is_no_trigger():
     """Halving a learning rate because KL is 0.2 is not taken back while KL is still 0.15."""
     assert hard(rows(earlier={"learn_approx_kl": 0.2, "learn_ratio": 3.0, "rollout_leak_rate": 0.2},
