@@ -286,7 +286,8 @@ def same(home: Path, config: Config) -> None:
     kept, now = interventions.load(home / STATE), describe(config)
     if kept and (odd := differing(kept["config"], now)):
         refuse_code(home / STATE, kept["config"], now, config)
-        raise ConfigError(f"{home} holds a campaign with another {odd[0]}; choose another --name, or leave {odd[0]} as it was")
+        raise ConfigError(f"{home} holds a campaign with another {odd[0]}; choose another --name, or leave {odd[0]} as "
+                          f"it was")
 
 
 def used(run: Run) -> int:
