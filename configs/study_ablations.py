@@ -3,7 +3,7 @@
 Reproduces   nothing published: EAU's ablations at toy size (ablations.py says what each leaves out). Users, budget and the
              sharing of it in campaigns are those of study_eau.py.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         144 runs or campaigns; see the README. Stop it and start it again as you like.
+Time         144 runs or campaigns of 6 to 10 minutes each. Stop it and start it again as you like.
 Expected     not measured.
 Command      eau-jax compare-methods configs/study_ablations.py --jobs 2      (--seeds 0 is a first look)
 """
