@@ -1,8 +1,8 @@
 """Telecom, small: phones without service, for runs of minutes.
 
-Reproduces   nothing published: tau2-bench's telecom with generated tasks of one fault that takes the signal away (flight mode,
-             SIM card, access point, unpaid bill; with a locked SIM or an ended contract the customer is transferred) and a
-             short system text, so that the quickstart's small model learns something in minutes.
+Reproduces   nothing published: tau2-bench's telecom with generated tasks of one fault that takes the signal away (flight
+             mode, SIM card, access point, unpaid bill; with a locked SIM or an ended contract the customer is transferred)
+             and a short system text, so that the quickstart's small model learns something in minutes.
 Hardware     2 CPU cores, 3 GB of memory.
 Time         about 4 minutes.
 Expected     held-out success about 0.1 after the cold start, 0.5 to 0.6 after 15 updates (one seed).
@@ -27,7 +27,7 @@ def briefly(task: Task) -> tuple[str, str]:
 
 
 def no_service(split: str, count: int, seed: int):
-    """`count` different tasks of the split with one fault, which takes the signal away; one generated task in six is such."""
+    """`count` different tasks of the split with one fault, which takes the signal away: one generated task in six."""
     found = [task for task in tasks.generate(split, 8 * count, seed)
              if task.id.startswith("[service_issue]") and "|" not in task.id]
     return tuple(found[:count])
