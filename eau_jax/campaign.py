@@ -179,6 +179,8 @@ class Campaign:
         """The run to begin, or to go on with; None where the campaign is over."""
         if len(self.runs) >= self._most:
             return self._longer(self.best)
+        if self._episodes and self._left() < self._batch:
+            return None
         with Pool(self._pool, self._sealed) as pool:
             start = usable(recommend(pool.read(), self.config.env.name, self._backbone), self.config, self._mix)
         same = next((run for run in self.runs if settings(run.start) == settings(start.record())), None)

@@ -139,11 +139,14 @@ def make(path: Path, updates=40, anchor=(0.2, 0.6), env="intention", seed=0, cre
 
 
 def played(config, plan):
-    """What a run of this config leaves by a plan {anchor, exit, leak, quiet}. Returns its exit status."""
+    """What a run of this config leaves by a plan {anchor, exit, leak, quiet, then: a plan for when it goes on}. Returns its
+    exit status."""
     home = Path(config.root) / config.name
     if plan.get("exit") == 2:
         return 2
-    shutil.rmtree(home, ignore_errors=True)   # it may go on: it is longer then
+    if home.exists():   # it goes on: it is longer then
+        plan = plan.get("then", plan)
+        shutil.rmtree(home)
     updates = min(config.learn.episodes // 64 or config.learn.steps, config.learn.steps)
     make(home, updates, tuple(plan.get("anchor", (0.2, 0.6))), created=f"2026-01-{int(config.name[-2:]):02d}")
     ends = plan.get("leak") or plan.get("exit")

@@ -197,6 +197,13 @@ def test_where_the_next_run_would_repeat_one_that_goes_on(begin, capsys):
     assert "run-01 goes on with the 1888 episodes that are left" in capsys.readouterr().out
 
 
+def test_without_episodes_for_a_batch_no_run_is_begun(begin):
+    """What is found out when all is used up is for another campaign."""
+    share = {"episodes": 2560, "share": 0.25, "changes": {"rollout.tasks": 16, "rollout.group": 4}}
+    made = begin({"run-01": {"quiet": True, "then": {}}}, most=3, **share)
+    assert [(run.name, run.updates) for run in made.runs] == [("run-01", 40)] and read(made.home / "pool").lessons
+
+
 @pytest.mark.parametrize("launch, words", [
     ({"episodes": -1}, "episodes = -1 is out of range"),
     ({"episodes": 64, "max_runs": 5}, "leaves nothing for that one; allowed: above 0, below 0.25"),
