@@ -71,6 +71,7 @@ def feedback(chat: template.Chat) -> Feedback:
 
 def learner(config: Config, model: ModelConfig, devices: Sequence[Any] | None = None) -> Learner:
     """The learner's static choices, on these devices or on all that there are. Rows are as wide as the longest episode."""
+    _fitting(config, model)
     if not model.num_experts and config.learn.balance != Learn.balance:
         raise ConfigError(f"learn.balance = {config.learn.balance} would do nothing, because the model has no experts; set it "
                           f"back to {Learn.balance}")
@@ -154,9 +155,10 @@ def check(config: Config) -> None:
     generation = first_generation(config)
     for swap in sorted(config.swaps, key=lambda swap: swap.step):
         try:
-            generation = generation.swapped(swap.step, swap.knobs, swap.rules, config.env, swap.task_mix, swap.weights,
-                                            swap.set_aside)
+            before, generation = generation, generation.swapped(swap.step, swap.knobs, swap.rules, config.env, swap.task_mix,
+                                                                swap.weights, swap.set_aside)
             _reachable(config, swap, {task.id for task in found}, generation)
+            _effective(config, swap, before, generation)
             if swap.task_mix and (swap.task_mix.keys() != names.keys() or abs(sum(swap.task_mix.values()) - 1) > 1e-6
                                   or min(swap.task_mix.values()) < 0):
                 known = ", ".join(names) or "no buckets"
@@ -174,6 +176,25 @@ def check(config: Config) -> None:
     if config.model.make is None and not Path(config.model.folder, "config.json").is_file():
         raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "
                           f"(config.json, *.safetensors, tokenizer.json) with --model.folder")
+    if config.model.make in (None, start.new_model):   # the shapes of another one are known when it is made
+        _fitting(config, start.architecture(config))
+
+
+def _effective(config: Config, swap: Swap, before: Generation, after: Generation) -> None:
+    """Raises ValueError for a scheduled change that never comes or that changes nothing."""
+    if not 1 <= swap.step <= config.learn.steps:
+        raise ValueError(f"there is none in a run of learn.steps = {config.learn.steps}; allowed: 1 to that")
+    if not (after.changes or after.rules_changed or swap.weights or after.task_mix != before.task_mix
+            or after.set_aside != before.set_aside):
+        raise ValueError("it would change nothing; give knobs, rules, task_mix, set_aside or weights other than those that "
+                         "hold then, or leave it out")
+
+
+def _fitting(config: Config, model: ModelConfig) -> None:
+    """Raises for settings that the model is too small for."""
+    if config.rollout.top_k >= model.vocab_size:
+        raise ConfigError(f"rollout.top_k = {config.rollout.top_k} would do nothing: the vocabulary has {model.vocab_size} "
+                          f"tokens; set it to 0, or below that")
 
 
 def _reachable(config: Config, swap: Swap, ids: Collection[str], generation: Generation) -> None:

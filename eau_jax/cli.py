@@ -235,8 +235,9 @@ def _learn(command: str, arguments: list[str]) -> int:
     if command == "campaign":
         return _campaign(config, source, launch)
     if command == "sft":
-        if launch.profile:
-            raise ConfigError(f"profile = {launch.profile} would do nothing: `sft` makes no updates; leave it out")
+        for name, why in (("profile", "makes no updates"), ("resume", "begins again what it did not finish")):
+            if getattr(launch, name):
+                raise ConfigError(f"{name} = {getattr(launch, name)} would do nothing: `sft` {why}; leave it out")
         train.cold_start_only(config, source)
     else:
         # What a full disk does is said once, by the save that fails: not by Orbax, nor by the compilation cache.

@@ -6,6 +6,7 @@ plain field; `eau-jax train CONFIG --help` lists them with their defaults.
 """
 
 import dataclasses
+import functools
 from typing import Annotated, Any, Literal, Mapping
 
 import tyro
@@ -28,6 +29,7 @@ Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importin
 
 SECTIONS = {"Tasks": "tasks.", "Model": "model.", "Rollout": "rollout.", "Learn": "learn.", "Sft": "sft.",
             "Evaluation": "eval.", "Checkpoint": "checkpoint.", "MeshSize": "mesh.", "Meta": "meta."}
+COMPARING = (batching.informative, keep.uncertain, keep.signal)   # filters that drop every group of one episode
 
 
 class ConfigError(ValueError):
@@ -464,6 +466,9 @@ class Config:
             checked(self.judge, "judge")
         if self.judge is not None and self.env.question is None and self.env.verdict is None:
             raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
+        if self.rollout.group == 1 and _bare(self.algorithm.keep_groups) in COMPARING:
+            raise ConfigError("rollout.group = 1, but algorithm.keep_groups drops groups whose episodes score alike, as one "
+                              "alone does: every update would be without a group; give rollout.group 2 or more")
         if 0 < self.learn.episodes < self.rollout.tasks * self.rollout.group:
             raise ConfigError(f"learn.episodes = {self.learn.episodes} is less than one batch of rollout.tasks * "
                               f"rollout.group = {self.rollout.tasks * self.rollout.group}; give more, or 0 for no limit")
@@ -473,7 +478,24 @@ class Config:
         if self.meta.python_rules and self.env.rules == ALONE:
             raise ConfigError(f"meta.python_rules = True would do nothing: {self.env.name} has no user who follows rules; "
                               f"leave it out")
+        _refuse_a_still_policy(self)
         _refuse_idle(self)
+        _refuse_idle_knobs(self)
+
+
+def _refuse_a_still_policy(config: Config) -> None:
+    """A run in which only the critic learns is no training."""
+    learn, batch = config.learn, config.rollout.tasks * config.rollout.group
+    most = min(learn.steps, learn.episodes // batch if learn.episodes else learn.steps)
+    alone = set(range(1, learn.critic_warmup + 1))
+    for swap in config.swaps if config.algorithm.advantage.needs_critic else ():
+        if _changes_rewards(config, swap):
+            alone |= set(range(swap.step, swap.step + learn.critic_refit))
+    if alone >= set(range(1, most + 1)):
+        refit = f" and learn.critic_refit = {learn.critic_refit} after a swap" if max(alone) > learn.critic_warmup else ""
+        raise ConfigError(f"the policy would never learn: in the first learn.critic_warmup = {learn.critic_warmup} updates"
+                          f"{refit} only the critic does, and the run has {most}; give {max(alone) + 1} or more by "
+                          f"learn.steps, learn.episodes or a study's --updates, or a shorter learn.critic_warmup")
 
 
 def _refuse_idle(config: Config) -> None:
@@ -489,6 +511,8 @@ def _refuse_idle(config: Config) -> None:
         (not has_critic, config.learn, "learn", critic, f"{config.algorithm.advantage.name} has no critic"),
         (has_critic and not _swaps_rewards(config), config.learn, "learn", ("critic_refit",),
          "no swap changes a knob of rewards"),
+        (config.eval.every >= config.learn.steps, config.eval, "eval", ("every",),
+         f"a run of learn.steps = {config.learn.steps} ends before, and is evaluated then anyway"),
         (config.algorithm.keep_groups is batching.every, config.rollout, "rollout", ("refill",),
          "algorithm.keep_groups drops no group"),
         (config.sft.steps == 0, config.sft, "sft", tuple(vars(config.sft)), "sft.steps is 0"),
@@ -519,10 +543,31 @@ def _refuse_idle(config: Config) -> None:
 
 def _swaps_rewards(config: Config) -> bool:
     """Whether a scheduled swap changes what rewards mean, or a proposed one may."""
-    if config.meta.proposer is not None:
-        return True
+    return config.meta.proposer is not None or any(_changes_rewards(config, swap) for swap in config.swaps)
+
+
+def _changes_rewards(config: Config, swap: Swap) -> bool:
     known = knob.specs({"env": config.env.knobs, "rl": default_knobs(config.algorithm)})
-    return any(path in known and known[path].reward for swap in config.swaps for path in swap.knobs)
+    return any(path in known and known[path].reward for path in swap.knobs)
+
+
+def _refuse_idle_knobs(config: Config) -> None:
+    """The same for knobs, as far as one decides what another does."""
+    given, swapped = config.knobs, {path for swap in config.swaps for path in swap.knobs}
+    zero = lambda path, default: given.get(path, default) == 0 and config.meta.proposer is None and path not in swapped
+    single, name = config.algorithm.view in (view.by_action, view.by_action_end), config.algorithm.view.name
+    idle = {"rl.kl_control.target": (zero("rl.kl.coef", 1), "rl.kl.coef is 0, and what is steered is a factor of it"),
+            "rl.kl_control.horizon": (zero("rl.kl_control.target", 0), "rl.kl_control.target is 0"),
+            "rl.advantage.token_gamma": (single, f"an action is one step of {name}"),
+            "rl.advantage.token_lambda": (single, f"an action is one step of {name}")}
+    known = knob.specs({"rl": default_knobs(config.algorithm)}) if idle.keys() & {*given, *swapped} else {}
+    for path, spec in known.items():
+        if path in idle and idle[path][0] and (path in swapped or given.get(path, spec.default) != spec.default):
+            raise ConfigError(f"the knob {path} would do nothing, because {idle[path][1]}; leave it at {spec.default:g}")
+
+
+def _bare(function: Any) -> Any:
+    return function.func if isinstance(function, functools.partial) else function
 
 
 def knob_tree(config: Config) -> dict[str, Any]:

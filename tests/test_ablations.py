@@ -83,7 +83,7 @@ def test_the_study_of_ablations():
 
 def test_a_run_ends_where_no_further_batch_is_within_its_episodes(tmp_path):
     """Batches of 128; an update with the anchor tasks plays 144."""
-    config = replace(WHOLE, {"learn.episodes": 400})
+    config = replace(WHOLE, {"learn.episodes": 400, "learn.critic_warmup": 0})
     with RunFolder(tmp_path / "run") as folder:
         seen = []
         for step in range(1, 4):

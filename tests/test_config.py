@@ -1,5 +1,6 @@
 """Configs: overrides, refusals, and a file in the run folder that gives the same run."""
 
+import contextlib
 import dataclasses
 import functools
 from pathlib import Path
@@ -8,10 +9,10 @@ import pytest
 
 from eau_jax.bench_meta import Suite
 from eau_jax import assemble
-from eau_jax.algorithms import group, keep
+from eau_jax.algorithms import bilevel, group, keep, kl, view
 from eau_jax.cli import Launch, main
 from eau_jax.override import parse_overrides
-from eau_jax.config import Algorithm, Config, ConfigError, Learn
+from eau_jax.config import Algorithm, Config, ConfigError, Learn, Swap
 from eau_jax.config_file import call, changed, describe, load_config, replace, runnable
 from eau_jax.core import batching
 from eau_jax.eval.plan import Plan
@@ -154,3 +155,78 @@ def test_shipped_configs_say_what_they_are(file, request, monkeypatch):
     kinds = {"eval": ("plan", Plan), "study": ("study", Study), "bench": ("suite", Suite)}
     made = call(str(file), *kinds.get(file.stem.split("_")[0], ("config", Config)))
     assert made.name
+
+
+@pytest.mark.parametrize("changes", [
+    {"learn.steps": 2, "learn.critic_warmup": 2}, {"learn.critic_warmup": 4},
+    {"learn.critic_warmup": 1, "learn.episodes": 4, "learn.steps": 9},          # episodes for one update
+    {"learn.critic_warmup": 1, "swaps": (Swap(step=2, knobs={"env.invalid_penalty": 0.3}),), "learn.critic_refit": 3}])
+def test_a_run_in_which_the_policy_never_learns_is_refused(changes):
+    changes = {"swaps": (), "learn.critic_warmup": 1} | changes
+    with pytest.raises(ConfigError, match="the policy would never learn"):
+        replace(tiny(), changes)
+    assert replace(tiny(), changes | {"learn.steps": 9, "learn.episodes": 0}).learn.steps == 9
+    free = {"algorithm": Algorithm(advantage=group.grpo, critic=no_critic), "learn.critic_warmup": 0,
+            "learn.critic_refit": 2}
+    assert replace(tiny(), changes | free | {"swaps": ()})
+
+
+KL = {"algorithm.kl": kl.k3}
+BILEVEL = {"algorithm.advantage": bilevel.bilevel}
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"rollout.group": 1, "algorithm.keep_groups": batching.informative}, "rollout.group = 1, but algorithm.keep_groups"),
+    ({"rollout.group": 1, "algorithm.keep_groups": functools.partial(keep.signal, share=0.5)}, "every update would be"),
+    ({"eval.every": 4}, "eval.every = 4 would do nothing, because a run of learn.steps = 4 ends before"),
+    (KL | {"knobs": {"rl.kl.coef": 0.0, "rl.kl_control.target": 0.1}},
+     "rl.kl_control.target would do nothing, because rl.kl.coef is 0"),
+    (KL | {"knobs": {"rl.kl_control.horizon": 100}},
+     "rl.kl_control.horizon would do nothing, because rl.kl_control.target is 0"),
+    (BILEVEL | {"knobs": {"rl.advantage.token_gamma": 0.9}},
+     "rl.advantage.token_gamma would do nothing, because an action is one step of by_action"),
+    (BILEVEL | {"swaps": (Swap(2, {"rl.advantage.token_lambda": 0.9}),)}, "rl.advantage.token_lambda would do nothing")])
+def test_what_another_choice_makes_idle_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        replace(tiny(), {"swaps": ()} | changes)
+
+
+@pytest.mark.parametrize("changes", [
+    {"rollout.group": 1, "algorithm.keep_groups": keep.unsolved}, {"eval.every": 3},
+    KL | {"knobs": {"rl.kl.coef": 0.1, "rl.kl_control.target": 0.1, "rl.kl_control.horizon": 9}},
+    KL | {"knobs": {"rl.kl.coef": 0.0, "rl.kl_control.target": 0.1}, "swaps": (Swap(2, {"rl.kl.coef": 0.1}),)},
+    BILEVEL | {"algorithm.view": view.by_token, "knobs": {"rl.advantage.token_gamma": 0.9}},
+    BILEVEL | {"knobs": {"rl.advantage.token_gamma": 1.0}}])
+def test_and_what_is_not_idle_is_taken(changes):
+    assert replace(tiny(), {"swaps": ()} | changes)
+
+
+RULES = tiny().env.rules
+
+
+@pytest.mark.parametrize("swap, words", [
+    (Swap(0, {"env.max_turns": 2}), "before update 0: there is none in a run of learn.steps = 4; allowed: 1 to that"),
+    (Swap(-3, {"env.max_turns": 2}), "update -3: there is none"), (Swap(5, {"env.max_turns": 2}), "update 5: there is none"),
+    (Swap(2), "it would change nothing"), (Swap(2, {"env.max_turns": 3}), "it would change nothing"),
+    (Swap(2, rules=RULES), "it would change nothing"), (Swap(4, {"env.max_turns": 2}), ""),
+    (Swap(1, rules=RULES + "\n"), "")])
+def test_scheduled_changes_that_do_nothing_are_refused(swap, words):
+    config = replace(tiny(), {"swaps": (swap,), "tasks.train": 4})
+    with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
+        assemble.check(config)
+
+
+def test_sizes_that_the_model_does_not_have_are_refused(capsys):
+    with pytest.raises(ConfigError, match="rollout.top_k = 300 would do nothing: the vocabulary has 300 tokens"):
+        assemble.check(replace(tiny(), {"rollout.top_k": 300}))
+    with pytest.raises(ValueError, match="rank is 17; it must be at most d_model, here 16"):
+        assemble.check(replace(tiny(), {"model.lora_rank": 17}))
+    assemble.check(replace(tiny(), {"rollout.top_k": 200, "model.lora_rank": 16}))
+
+
+@pytest.mark.parametrize("arguments, words", [(["--resume"], "resume = True would do nothing: `sft` begins again"),
+                                              (["--profile", "3"], "`sft` makes no updates")])
+def test_what_sft_has_no_use_for_is_refused(tmp_path, capsys, arguments, words):
+    with pytest.raises(SystemExit):
+        main(["sft", TINY, "--root", str(tmp_path), *arguments])
+    assert words in " ".join(capsys.readouterr().err.split())

@@ -246,7 +246,7 @@ def test_a_served_users_model_is_asked_with_its_training_prompt_and_held_to_the_
 def test_fine_tuning_on_its_own_best_episodes_lifts_the_score(tmp_path):
     size = {"model.d_model": 64, "model.num_layers": 2, "model.num_heads": 4, "model.num_kv_heads": 2, "model.d_ff": 192,
             "model.vocab_size": 400}
-    common = {"root": str(tmp_path), "mesh.data": 1, "learn.steps": 1, "learn.critic_warmup": 1, "rollout.tasks": 96,
+    common = {"root": str(tmp_path), "mesh.data": 1, "learn.steps": 1, "learn.critic_warmup": 0, "rollout.tasks": 96,
               "rollout.group": 4, "eval.samples": 4, "rollout.max_tokens": 320, "rollout.max_new_tokens": 24, "rollout.slots": 64,
               "learn.rows": 4, "tasks.train": 400, "tasks.test": 64, "swaps": (), "knobs": {"env.max_turns": 6},
               "sft.batch": 32, "sft.learning_rate": 2e-3}

@@ -180,7 +180,7 @@ def test_a_snapshot_of_a_real_run_holds_nothing_of_its_evaluation(tmp_path, monk
     first = jax.devices()[:1]
     monkeypatch.setattr(jax, "devices", lambda *_: first)
     (tmp_path / ".jax_cache").symlink_to(ROOT / ".jax_cache", target_is_directory=True)
-    changes = {"root": str(tmp_path), "mesh.data": 1, "learn.steps": 2, "rollout.record_tokens": True}
+    changes = {"root": str(tmp_path), "mesh.data": 1, "learn.steps": 2, "swaps": (), "rollout.record_tokens": True}
     config = dataclasses.replace(replace(tiny(), changes), sft=Sft())
     train.train(config, runnable(str(ROOT / "tests" / "tiny_config.py"), changes), resume=False)
     run, tasks = tmp_path / config.name, config.tasks.generate("train", config.tasks.train, config.seed)
