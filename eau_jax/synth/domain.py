@@ -7,7 +7,8 @@ A domain declares; it does not run. Its tools run in the simulator that episodes
 import random
 from typing import Any, Callable, Mapping, NamedTuple, Protocol, Sequence
 
-from eau_jax.core.part import Env
+from eau_jax.core.part import Env, TimeStep
+from eau_jax.synth.acts import customer_act
 
 State = Any
 Record = Mapping[str, Any]      # a task in tau2's schema
@@ -186,6 +187,7 @@ class Domain(NamedTuple):
     arguments: Callable[[Case, State, str, random.Random], Mapping[str, Any]]   # random arguments of a tool
     dressed: Callable[[Record, str],
                       Record] = lambda record, persona: record   # the task with another persona, where it says
+    act: Callable[[TimeStep, str], str] = customer_act         # what the user's reply is, one of `acts.ACTS`
     limit: int = 50                # agent messages of an episode
     sources: tuple[str, ...] = ("synth", "envs", "users", "core")        # folders whose code decides what is made
 

@@ -35,7 +35,7 @@ class Stage:
 
     def __init__(self, domain: Domain):
         env = self.env = domain.env
-        self.heard = domain.heard
+        self.heard, self.act = domain.heard, domain.act
         self.rules = compile_rules(env.rules, env.features)
         self._step = None if env.host else _compiled(env.step)
         self._observe = env.observe if env.host else _compiled(env.observe)
@@ -66,7 +66,7 @@ class Stage:
                 told = env.disclosed(task, int(step.disclosed), seed + len(turns))
                 call = self.heard(task, act, step)
                 turns.append({"agent": said, "reply": text, "by": "tool" if step.tool else "user", "told": list(told),
-                              "call": None if call is None else list(call)})
+                              "act": self.act(step, text), "call": None if call is None else list(call)})
                 if step.done:
                     return Rollout(name, persona, STOPS[int(step.stop) - 1].value, bool(step.success), tuple(turns))
         except InfraError as error:

@@ -77,7 +77,8 @@ class Rollout:
     persona: str
     stop: str                      # a StopReason's value
     success: bool
-    turns: tuple[Mapping[str, Json], ...]    # {"agent", "reply", "by": "user" or "tool", "told", "call": None or a step}
+    turns: tuple[Mapping[str, Json], ...]    # {"agent", "reply", "by": "user" or "tool", "told", "act": of the reply, as of
+                                             # `acts`, "call": None or a step}
     error: str = ""                # what failed, for "infra_error"
 
 

@@ -22,6 +22,7 @@ from eau_jax.envs.telecom.tasks import EXCLUDE, FAULTS, FIRST, HOPELESS, INTENTS
 from eau_jax.envs.telecom.telecom import telecom as env
 from eau_jax.envs.telecom.text import Say
 from eau_jax.envs.telecom.tools import APPS, MODES, OVERDUE, PERMISSIONS
+from eau_jax.synth.acts import caller_act
 from eau_jax.synth.domain import Atom, Domain, Invariant, Look, Persona, Record, Rule, State, Step, Wish
 from eau_jax.synth.domains.telecom_case import PhoneCase
 from eau_jax.synth.domains.telecom_tools import ACTIONS, world
@@ -183,4 +184,4 @@ telecom = Domain(
     name="telecom", version=1, where="eau_jax.synth.domains.telecom:telecom", actions=ACTIONS, rules=RULES, atoms=ATOMS,
     invariants=INVARIANTS, types=TYPES, personas=PERSONAS, build=World, record=record, case=PhoneCase, finish=finish,
     env=env, heard=heard, files=lambda: {"policy.md": "\n".join(f"- {rule.text}" for rule in RULES) + "\n"},
-    samples=samples, arguments=arguments, dressed=dressed, limit=40)
+    samples=samples, arguments=arguments, dressed=dressed, act=caller_act, limit=40)
