@@ -71,6 +71,21 @@ def test_paper_setting_has_shapes_and_a_place(file, one_device):
     assert config.rollout.max_new_tokens * 2 <= config.rollout.max_tokens, "room for more than one turn"
 
 
+def warm_up(name: str, tower: str) -> float:
+    """Share of the run over which a tower's learning rate rises; its optimizer takes several steps in one update."""
+    config = load_config(str(ROOT / "configs" / "methods" / f"{name}.py"))
+    steps = config.learn.steps * config.learn.epochs * config.learn.minibatches
+    return config.knobs.get(f"rl.{tower}_optimizer.warmup_steps", 0) / steps
+
+
+def test_a_warm_up_is_counted_in_optimizer_steps():
+    """Published as a share of the updates (Search-R1), or in updates (DAPO: 20 of the 200 here)."""
+    assert warm_up("search_r1", "policy") == pytest.approx(.285, abs=1e-3)
+    assert warm_up("search_r1", "critic") == pytest.approx(.015, abs=1e-3)
+    assert warm_up("dapo", "policy") == pytest.approx(20 / 200)
+    assert all(warm_up(file.stem, tower) < .5 for file in FILES for tower in ("policy", "critic"))
+
+
 @pytest.mark.parametrize("where", METHODS, ids=lambda where: where.split("/")[-1])
 def test_method_on_the_quickstart(where):
     base = load_config(QUICKSTART)

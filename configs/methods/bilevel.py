@@ -1,8 +1,9 @@
 """Bi-level GAE: one recursion over actions, then one over the tokens of each action.
 
 Reproduces   VAGEN's bi-level GAE (Wang et al. 2025, arXiv:2510.16907): gamma 0.95 per action, 1 per token, both lambdas 1,
-             advantages normalised over tokens; batch as in ppo_action_end.py. `bilevel.py:by_reward` finds the ends of
-             actions as RAGEN's code does, by a reward other than 0, so that a turn which earns nothing is none.
+             advantages normalised over tokens; batch as in ppo_action_end.py, and no updates of the critic alone.
+             `bilevel.py:by_reward` finds the ends of actions as RAGEN's code does, by a reward other than 0, so that a turn
+             which earns nothing is none.
 Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.

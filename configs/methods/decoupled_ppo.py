@@ -40,4 +40,5 @@ uncorrected = partial(method, weights=correction.none)
 
 
 def config() -> Config:
-    return replace(method(load_config(BASE)), {"name": "decoupled_ppo", "learn.critic_warmup": 10})
+    return replace(method(load_config(BASE)), {
+        "name": "decoupled_ppo", "learn.critic_warmup": 10, "learn.critic_updates": 2})

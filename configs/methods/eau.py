@@ -3,7 +3,8 @@
 Reproduces   the agent's training of "Environment-Agent-User Co-evolution for Training User-Centric Agents": GAE per action,
              critic and policy loss on action tokens, epsilon = 0.5 symbolic replies, the others by CoSER-8B
              (arXiv:2502.09082) behind an OpenAI-compatible server. The paper's PPO numbers are not published; those here are
-             the package's.
+             the package's, with SAO's 10 updates of the critic alone and two critic passes for one of the policy
+             (arXiv:2607.07508). No KL, as in most recipes for agents.
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
@@ -40,6 +41,6 @@ def config() -> Config:
     return replace(base, {
         "name": "eau",
         "user": mixture(symbolic, llm(coser)),
-        "learn.critic_warmup": 10,
+        "learn.critic_warmup": 10, "learn.critic_updates": 2,
         "knobs": {**base.knobs, "user.epsilon": 0.5},
     })

@@ -29,4 +29,4 @@ def method(config: Config) -> Config:
 
 
 def config() -> Config:
-    return replace(method(load_config(BASE)), {"name": "ppo", "learn.critic_warmup": 10})
+    return replace(method(load_config(BASE)), {"name": "ppo", "learn.critic_warmup": 10, "learn.critic_updates": 2})

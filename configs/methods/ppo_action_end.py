@@ -1,7 +1,8 @@
 """PPO with one advantage per action, whose value is read at the action's last token (VAGEN's turn-wise GAE).
 
 Reproduces   VAGEN's `turn_wise_gae` (Wang et al. 2025, arXiv:2510.16907): gamma 1 per action, the critic has a target at the
-             last token of an action only, 64 episodes a batch in two minibatches, temperature 0.7, top-p 0.95, KL k2.
+             last token of an action only, 64 episodes a batch in two minibatches, temperature 0.7, top-p 0.95, KL k2, no
+             updates of the critic alone (verl's default). Its lambda is not known; the package's 0.95 stands.
 Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.

@@ -2,8 +2,9 @@
 
 Reproduces   StarPO-S with a critic (Wang et al. 2025, arXiv:2504.20073): gamma and lambda 1 per token, the quarter of the
              groups with the largest std of scores, no KL, clip 0.2 and 0.28, 8 tasks x 16 episodes in four minibatches, 200
-             updates, 5 turns. `ragen.py:starpo` has all groups and clip 0.2, `ragen.py:starpo_bilevel` bi-level GAE with
-             gamma 0.95 per action. The penalty of 0.1 for a broken format is left to the environment's rules.
+             updates, none of the critic alone (verl's default), 5 turns, evaluation at temperature 0.5. `ragen.py:starpo`
+             has all groups and clip 0.2, `ragen.py:starpo_bilevel` bi-level GAE with gamma 0.95 per action. The penalty of
+             0.1 for a broken format is left to the environment's rules.
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
@@ -50,6 +51,6 @@ def config() -> Config:
     base = method(load_config(BASE))
     return replace(base, {
         "name": "ragen",
-        "rollout.tasks": 8, "rollout.group": 16,
+        "rollout.tasks": 8, "rollout.group": 16, "eval.temperature": 0.5,
         "knobs": {**base.knobs, "env.max_turns": 5, "rl.entropy.coef": 0.001, "rl.critic_optimizer.learning_rate": 1e-5},
     })

@@ -1,7 +1,8 @@
 """Turn-PPO: advantages, ratio and clip per action.
 
 Reproduces   Turn-PPO (arXiv:2512.17008) with its best gamma 0.99 and lambda 0.9, and a critic that learns faster than the
-             policy. The ratio of an action is the geometric mean of its tokens'; batch and budget are the base config's.
+             policy. The ratio of an action is the geometric mean of its tokens'; batch and budget are the base config's. No
+             updates of the critic alone: none are known of the paper.
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.

@@ -1,10 +1,11 @@
 """UserRL: GRPO on a score of the episode, spread over its turns by their credits.
 
 Reproduces   UserRL (Qian et al. 2025, arXiv:2509.19736): 128 tasks x 8 episodes, eight steps a batch, 1152 + 8192 tokens, 16
-             turns, no KL, clip 0.2, gamma 0.8. The method is its best published setting, credits Equalized and score R2G, by
-             the released code's formula. FILE.py:NAME has the others: equalized_mean (the released script's "Sum"),
-             equalized_total (the paper's Sum), r2g_r2g, em_r2g, and by the paper's formula paper_naive_total,
-             paper_equalized_r2g, paper_r2g_r2g, paper_em_r2g. One gym here, five mixed in the paper; its user is Qwen3-32B.
+             turns, no KL, clip 0.2, gamma 0.8, 15 passes over the tasks (234 updates), greedy evaluation. The method is its
+             best published setting, credits Equalized and score R2G, by the released code's formula. FILE.py:NAME has the
+             others: equalized_mean (the released script's "Sum"), equalized_total (the paper's Sum), r2g_r2g, em_r2g, and by
+             our reading of the paper's formula paper_naive_total, paper_equalized_r2g, paper_r2g_r2g, paper_em_r2g
+             (algorithms/userrl.py). One gym here, five mixed in the paper; its user is Qwen3-32B.
 Hardware     one 141 GB GPU; a plan counts 96 GB at most.
 Time         not measured.
 Expected     not measured.
@@ -48,6 +49,6 @@ def config() -> Config:
     return replace(base, {
         "name": "userrl",
         "rollout.tasks": 128, "rollout.group": 8, "rollout.max_tokens": 9344, "rollout.max_new_tokens": 1024,
-        "rollout.slots": 16, "learn.minibatches": 8,
+        "rollout.slots": 16, "learn.steps": 234, "learn.minibatches": 8, "eval.temperature": 0.0,
         "knobs": {**base.knobs, "env.max_turns": 16},
     })

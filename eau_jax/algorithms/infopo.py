@@ -8,6 +8,11 @@ where the placeholder overwrites the answer in place, so that no position moves.
 information between the answer and the next action. The last action, and one whose answer is blank, have gain 0. The
 learner measures it with one more forward pass (`learner/counterfactual.py`); here is the mathematics.
 
+Two things of the released code are not here, because they do nothing. It multiplies the information advantage by
+min(1, max(σ_ext, 1) / σ_info), with the stds of both advantages over the batch's action tokens; values that were
+standardised, with zeros between, have a std of at most 1, so the factor is 1. And its beta decays by epoch at a rate that
+every script sets to 0; here beta is a knob.
+
 It follows another objective than the return, on top of an external advantage that is biased itself. In the game of
 `tests/algorithms/test_bias.py`, in groups of three, the bias is 0.18 of the gradient's norm for `infopo`, little more
 than GRPO's; 0.25 with beta 10; and 0.45 for `infopo_mean`.
@@ -97,5 +102,5 @@ def informed(name: str, external: Advantage, score: Callable[[Steps, Any], Array
     return Advantage(Knobs(), estimate, name, needs_critic=False, needs_gain=True)
 
 
-infopo = informed("infopo", group.grpo, userrl.total)
-infopo_mean = informed("infopo_mean", userrl.equalized_mean, userrl.mean)  # the released code's score
+infopo = informed("infopo", group.grpo, userrl.total)                      # the score is the sum, as in the released code
+infopo_mean = informed("infopo_mean", userrl.equalized_mean, userrl.mean)  # UserRL's released code has the sum per turn

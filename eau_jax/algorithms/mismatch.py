@@ -34,8 +34,8 @@ class WindowKnobs:
 
 @struct.dataclass
 class RejectKnobs:
-    low: float = knob(0.99, 0.0, 1.0, "episodes whose geometric mean ratio lies below are left out", trust=0.1)
-    high: float = knob(1.01, 1.0, 100.0, "episodes whose geometric mean ratio lies above are left out", log=True)
+    low: float = knob(0.999, 0.0, 1.0, "episodes whose geometric mean ratio lies below are left out", trust=0.1)
+    high: float = knob(1.001, 1.0, 100.0, "episodes whose geometric mean ratio lies above are left out", log=True)
     veto: float = knob(1e-4, 0.0, 1.0, "an episode with any token ratio below this is left out; 0 turns it off", trust=1e-3)
 
 
@@ -67,7 +67,8 @@ def weigh_reject(old_logprobs: Array, sampler_logprobs: Array, mask: Array,
                  knobs: RejectKnobs) -> tuple[Array, dict[str, Mean]]:
     """w = 1 for episodes with low ≤ (Π ρ_t)^(1/n) ≤ high and no ρ_t below veto, else 0 on all their tokens.
 
-    The geometric mean does not grow with the length of the episode, so one window fits all.
+    The geometric mean does not grow with the length of the episode, so one window fits all. Window and veto are those that
+    verl's documentation of rollout correction advises.
     """
     gap, metrics = measured_gap(old_logprobs, sampler_logprobs, mask)
     geometric = jnp.exp(_limited(masked_mean(gap, mask, axis=-1)))[..., None]

@@ -35,6 +35,7 @@ class ScaledKnobs:
     bias: float = knob(-0.5, -10.0, 10.0, "added to the episode's reward, at its last action, before scaling", trust=1.0,
                        reward=True)
     scale: float = knob(10.0, 1e-3, 1e3, "factor of every reward", log=True, reward=True)
+    clip: float = knob(20.0, 1e-3, 1e6, "each scaled reward is kept within ± this", log=True, reward=True)
 
 
 def penalty(length: Array, limit: Array, margin: Array) -> Array:
@@ -52,12 +53,14 @@ def shape_overlong(trajectory: Trajectory, knobs: OverlongKnobs) -> Trajectory:
 
 
 def shape_scaled(trajectory: Trajectory, knobs: ScaledKnobs) -> Trajectory:
-    """Multiplies every reward by scale, after adding bias to the last action's: (R + bias) · scale for a terminal R.
+    """Multiplies every reward by scale, after adding bias to the last action's, and clips: clip((R + bias) · scale, ±20) for
+    a terminal R.
 
-    AReaL's recipes for tau2-bench map 0 and 1 to −5 and 5 in this way.
+    AReaL's recipes for tau2-bench map 0 and 1 to −5 and 5 in this way. AReaL has one reward an episode; here each action's
+    is clipped on its own.
     """
     moved = _add_at_the_end(trajectory, jnp.broadcast_to(knobs.bias, trajectory.length.shape))
-    return moved.replace(rewards=moved.rewards * knobs.scale)
+    return moved.replace(rewards=jnp.clip(moved.rewards * knobs.scale, -knobs.clip, knobs.clip))
 
 
 overlong = Shaping(OverlongKnobs(), shape_overlong, "overlong")

@@ -4,7 +4,11 @@ Two choices. The *score* S of an episode is compared within the group, f = (S �
 *credit* c of each action spreads f over the episode's steps:
 
     released code   A_k = f c_k N / Σ c      over the N steps with c ≠ 0; 0 where Σ c = 0
-    paper           A_k = f c_k
+    paper           A_k = f c_k              our reading
+
+The paper gives the credits, the scores and GRPO's form of an advantage, (r̃ − mean) / (std + η) over the group; it says
+that turn rewards are scaled and put into what the score gives, but no formula for that. f c_k is the plainest one that is
+GRPO with equal credits. The variants `paper_*` rest on it: none of the published results is known to.
 
 In the released form the mean advantage over those steps is f itself, whatever the credits' scale. Reward-to-go credits
 of an episode that earned nothing are all 0, so failures are never pushed down; exponential mapping keeps them at 1/2.
@@ -98,7 +102,7 @@ def shared_out(size: Array, credits: Array, mask: Array) -> Array:
 
 
 def product(size: Array, credits: Array, mask: Array) -> Array:
-    """f c, the paper's."""
+    """f c, our reading of the paper."""
     return masked(credits, mask) * size[:, None]
 
 

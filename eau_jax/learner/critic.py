@@ -2,6 +2,10 @@
 
 Each loss is a sum of per-token terms times weights that were computed over the whole minibatch, so the gradients of
 micro-batches add up to the minibatch's.
+
+A value head starts at zero, so the first advantages are returns, and a critic that is not yet fitted adds noise to them.
+`Learner.critic_warmup` is 0 and `critic_updates` 1 all the same, as in verl, whose recipes most papers keep; SAO (10 and 2,
+arXiv:2607.07508) and VAPO (50) say otherwise, and a method's config says so.
 """
 
 from typing import Any

@@ -166,7 +166,7 @@ def _losses():
     ids, inputs = checks.token_inputs(0)
     mask = inputs["mask"]
     weights = np.where(mask, np.float32(1), 0)
-    trajectory = batches.single([0] * 18_000 + [1], [0.5, 1.0], ended=True)  # near the limit of overlong episodes
+    trajectory = batches.single([0] * 18_000 + [1], [4.5, 1.0], ended=True)  # near the limit of overlong episodes
     units = loss.Units(np.broadcast_to(np.arange(len(ids))[:, None, None], ids.shape), ids)
     apart = {**inputs, "logprobs": inputs["old_logprobs"] + 10 * (inputs["logprobs"] - inputs["old_logprobs"])}
     steps = random_steps(0)
@@ -174,7 +174,7 @@ def _losses():
                   if type(part.knobs) in KNOBS}
     losses = {type(part.knobs): lambda k, part=part: part.loss(**apart, weights=weights, units=units, knobs=k)[0]
               for part in LOSSES.values()}
-    gaps = np.log(np.float32([[[.4, .7, .4], [.995] * 3, [1.005] * 3, [3] * 3, [20] * 3, [1e-5, 316.2, 316.2]]]))
+    gaps = np.log(np.float32([[[.4, .7, .4], [.9995] * 3, [1.0005] * 3, [3] * 3, [20] * 3, [1e-5, 316.2, 316.2]]]))
     corrections = {type(part.knobs): lambda k, part=part: part.weigh(gaps, 0 * gaps, gaps < 99, k)[0]
                    for part in CORRECTIONS.values() if type(part.knobs) in KNOBS}
     shapings = {type(part.knobs): lambda k, part=part: part.shape(trajectory, k).rewards for part in SHAPINGS.values()}

@@ -85,6 +85,12 @@ def test_rejection_by_the_geometric_mean():
     assert product[0][0] != product[1][0], "the mutant: a product tells lengths apart, a mean does not"
 
 
+def test_windows_hold_their_ends():
+    for part in (mismatch.icepop, mismatch.reject):
+        assert weigh(part, [[1, 1], [1]], low=1, high=1)[0] == [[1, 1], [1]]
+    assert [w[0] for w in weigh(mismatch.reject, [[.9985], [.9995], [1.0005], [1.0015]])[0]] == [0, 1, 1, 0]
+
+
 def test_decoupled_loss():
     """w = 1.5, ratio 1.3, clipped at 1.2."""
     one = lambda value: np.array([[[value]]], np.float32)

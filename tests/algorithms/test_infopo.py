@@ -14,9 +14,9 @@ NAN = np.nan
 GROUP = [[(0, 2, .5), (1, 3, -.2), (0, 1, 0)], [(0, 1, .3), (.5, 2, 0)], [(0, 4, 0)]]
 
 
-def expected(episodes, external, beta, temperature) -> list[list[float]]:
+def expected(episodes, external, beta, temperature, scoring) -> list[list[float]]:
     """A_ext + beta * sigmoid(-std / T) * A_info, per step."""
-    scores = [sum(r for r, _, _ in episode) for episode in episodes]
+    scores = [methods.score(scoring, [r for r, _, _ in episode], None) for episode in episodes]
     spread = np.std(scores, ddof=1)
     each = [[gain / n for _, n, gain in episode for _ in range(n)] for episode in episodes]
     counted = [x for row in each for x in row if x != 0]
@@ -26,14 +26,14 @@ def expected(episodes, external, beta, temperature) -> list[list[float]]:
             for outer, row in zip(external, each, strict=True)]
 
 
-def agrees_with_the_formula(part) -> None:
+def agrees_with_the_formula(part, scoring="total") -> None:
     rng = np.random.default_rng(0)
     for n in range(4):
         episodes = [[(float(rng.normal()), int(rng.integers(1, 4)), float(rng.normal() * rng.integers(0, 2)))
                      for _ in range(rng.integers(1, 4))] + [(0.0, 1, 0.0)] for _ in range(4)]
-        external = methods.userrl([[(r, n) for r, n, _ in e] for e in episodes], "equalized", "total")
+        external = methods.userrl([[(r, n) for r, n, _ in e] for e in episodes], "equalized", scoring)
         got = advantages(part, drawn(episodes), beta=.4, temperature=.7)
-        same(np.concatenate(got), np.concatenate(expected(episodes, external, .4, .7)), tolerance=1e-4)
+        same(np.concatenate(got), np.concatenate(expected(episodes, external, .4, .7, scoring)), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("spread, temperature, opened", [
@@ -61,6 +61,18 @@ def test_values_other_than_zero_are_standardised():
 
 def test_formula():
     agrees_with_the_formula(infopo.infopo)
+    agrees_with_the_formula(infopo.infopo_mean, "mean")
+    for wrong in (infopo.informed("gate", userrl.equalized_mean, userrl.total),
+                  infopo.informed("size", group.grpo, userrl.mean)):
+        with pytest.raises(AssertionError):
+            agrees_with_the_formula(wrong, "mean")
+
+
+def test_the_authors_cap_on_the_magnitude_never_binds():
+    """min(1, max(std of A_ext, 1) / std of A_info) over the batch's steps is 1, because the latter is at most 1."""
+    rng, of = np.random.default_rng(1), jax.jit(infopo.information)
+    groups = [drawn([[(0, 1, float(gain)) for gain in rng.normal(size=4) * scale] for _ in range(4)]) for scale in (.1, 1, 9)]
+    assert .9 < np.std([np.asarray(of(steps))[steps.mask] for steps in groups], ddof=1) <= 1
 
 
 @pytest.mark.parametrize("part, external", [(infopo.infopo, group.grpo), (infopo.infopo_mean, userrl.equalized_mean)],

@@ -120,6 +120,8 @@ def test_return_to_go_is_not_reset_at_an_observation():
     (group.dr_grpo, [1, 0, 0, 0], [.75, -.25, -.25, -.25]),
     (group.rloo, [1, 0, 0, 0], [1, -.333333, -.333333, -.333333]),
     (group.grpo, [1, 1, 0, 0], [.866024, .866024, -.866024, -.866024]),
+    (group.grpo, [.001, 0, 0, 0], [1.497006, -.499002, -.499002, -.499002]),   # the 1e-6 beside a small std
+    (group.dr_grpo, [100, 100.0625], [-.03125, .03125]),                         # close, but no tie
     (group.grpo, [.3, .3, .3, .3], [0, 0, 0, 0]),
     (group.grpo, [.7], [.7]),
     (group.dr_grpo, [.7], [.7]),
@@ -265,6 +267,7 @@ def test_value_loss(value, old, target, clip, expected):
     same(got, expected)
     same(got, losses.value(value, old, target, clip))
     same(metrics["value_error_square"].result(), (value - target) ** 2)
+    assert metrics["value_clip_fraction"].result() == (2 * expected > (value - target) ** 2 + 1e-6)
 
 
 @pytest.mark.parametrize("estimator, delta, expected", [
@@ -278,6 +281,12 @@ def test_kl(estimator, delta, expected):
     same(got, expected)
     same(got, losses.kl(estimator.__name__, delta))
     same(metrics["kl_to_reference"].result(), delta)
+
+
+def test_one_token_far_from_the_reference_does_not_rule_the_batch():
+    """k3 of -5 would be exp(5) - 6 = 142; nor does it have a gradient there."""
+    same([kl.k3(np.float32(delta)) for delta in (-2, -5, -20, 5)], [math.exp(2) - 3, 10, 10, math.exp(-5) + 4])
+    same([jax.grad(kl.k3)(delta) for delta in (-2., -5.)], [1 - math.exp(2), 0])
 
 
 def test_entropy_loss():

@@ -165,6 +165,7 @@ def test_gate(temperature, at, expected):
     value, gradient = value_and_grad(sapo.sapo, given)
     same(value, -sign * expected)
     share = expected * temperature / 4
+    same(sapo.sapo.loss(**given, knobs=sapo.Knobs())[1]["gate_slope"].result(), 4 * share * (1 - share))
     same(gradient[0, 0], -sign * at * 4 * share * (1 - share))
     assert abs(value_and_grad(sapo.sapo, episode([math.log(at)], [0], [-sign]))[0] + value) > 1e-3 or at == 1, "one τ"
 
@@ -177,5 +178,8 @@ def test_window(below, above, ratios, kept):
         given = episode(np.log(ratios), range(len(ratios)), [advantage] * len(ratios))
         _, gradient = value_and_grad(dis.dis, given, below=below, above=above)
         same(gradient[0], -advantage * np.array(kept))
+        left_out = dis.dis.loss(**given, knobs=dis.Knobs(np.float32(below), np.float32(above)))[1]["left_out"].result()
+        same(left_out, np.mean(np.array(kept) == 0))
+    same(dis.window(np.float32([.5, 1, 4]), dis.Knobs(np.float32(.5), np.float32(3))), [0, 1, 0])   # without its ends
     _, clipped = value_and_grad(loss.token_ratio, given, clip_low=below, clip_high=above)
     assert np.abs(clipped[0] + advantage * np.array(kept)).max() > .01, "the mutant: PPO's clip"

@@ -29,6 +29,10 @@ def test_scaled_rewards():
     for won, expected in ((0, -5), (1, 5)):
         trajectory = single([-1, 0, -1, 1], [0, won, 0], ended=True)
         same(shaping.scaled.shape(trajectory, shaping.ScaledKnobs()).rewards[0, 0], [0, expected, 0])
+    large = single([-1, 0, -1, 1], [-2.5, 1e4, 0], ended=True)
+    same(shaping.scaled.shape(large, shaping.ScaledKnobs()).rewards[0, 0], [-20, 20, 0])
+    wide = shaping.ScaledKnobs(clip=np.float32(30))
+    same(shaping.scaled.shape(large, wide).rewards[0, 0], [-25, 30, 0])
 
 
 @pytest.mark.parametrize("part", SHAPINGS.values(), ids=SHAPINGS.keys())
@@ -79,6 +83,14 @@ def test_signal_to_noise():
     assert not keep.top_share(np.zeros(3), .9).any()
     given = groups([1, 0], [.1, 0], FAILED)  # variances .5, .005, 0
     assert keep.signal(given).tolist() == [True, False, False]
+
+
+def test_thresholds_of_the_filters():
+    assert keep.unsolved(groups([1] * 19 + [0], [1] * 20 + [0])).tolist() == [True, False], "19 of 20 is not above 0.95"
+    assert keep.uncertain(groups(*[[1, 0]] * 7)).sum() == 1, "a quarter of seven, rounded down"
+    assert keep.top_share(np.array([.5, .395, .105]), .9).tolist() == [True, True, False], ".895 reaches .9 - .01"
+    rounding = groups([.3, .1 + .2], [1, 0])
+    assert keep._spread(rounding)[0] > 0 and keep.uncertain(rounding, share=1).tolist() == [False, True]
 
 
 FILTERS = [keep.unsolved, keep.uncertain, keep.signal, functools.partial(keep.uncertain, share=.5), batching.informative]

@@ -53,6 +53,11 @@ def test_formula(part, credit, score, paper):
     agrees_with_the_formula(part, credit, score, paper)
 
 
+@pytest.mark.parametrize("part, credit, score, paper", PARTS, ids=[p[0].name for p in PARTS])
+def test_a_part_has_the_discount_if_it_is_read(part, credit, score, paper):
+    assert isinstance(part.knobs, userrl.Knobs) == ("r2g" in (credit, score))
+
+
 def test_the_mean_over_steps_is_the_score():
     for part in (userrl.em_r2g, userrl.equalized_r2g):
         for row, size in zip(advantages(part, drawn([A, B])), (.7071055, -.7071055), strict=True):
