@@ -15,7 +15,7 @@ from eau_jax.learner import critic, rows
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.counterfactual import Answer, answers, content, counterfactual_logprobs, rewritten
 from eau_jax.learner.parts import Feedback
-from eau_jax.learner.state import default_knobs
+from eau_jax.learner.state import SamplerKnobs, default_knobs
 from eau_jax.models import transformer
 
 END, START, USER, AGENT, LINE = 60, 61, 62, 63, 59
@@ -101,8 +101,12 @@ def test_the_pass_is_made_only_where_it_is_read():
         annotate(blind, small.start(blind), dialogue(), default_knobs(blind))
 
 
-def test_one_trace_over_batches():
-    made = learner()
+def test_one_trace_over_batches_and_temperatures():
+    """An answer that the placeholder repeats tells nothing, whatever the temperature that the policy was sampled at."""
+    made = learner(feedback=FEEDBACK._replace(placeholder=(20, 21, 22)))
+    knobs = default_knobs(made) | {"sampler": SamplerKnobs(temperature=np.float32(.5))}
+    gain = annotate(made, small.start(made), dialogue(), knobs)[1]["information_gain"]
+    assert abs(gain.total) < 1e-5 and gain.count == 1
     for seed in range(2):
         trajectory = rows.fit(made, small.trajectory(seed, tasks=1, tokens=40, actions=4))
         annotate(made, small.start(made), trajectory, default_knobs(made))

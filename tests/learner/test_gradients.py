@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import small_learner as small
 
-from eau_jax.algorithms import kl, reduction
+from eau_jax.algorithms import action, kl, reduction, view
 from eau_jax.core.sharding import make_mesh
 from eau_jax.core.types import Mean
 from eau_jax.learner import critic, rows
@@ -159,6 +159,20 @@ def test_reference_kl_and_entropy_match_the_dense_reference(case):
         params, trajectory, annotation, dense_weights("token_mean", trajectory.action_ids), knobs, annotation.ref_logprobs,
         0.3, 0.05)
     assert_same((loss, grads["policy"]), (expected[0], expected[1]["policy"]))
+
+
+def test_the_value_loss_is_a_mean_over_the_tokens_that_have_a_target():
+    """Under by_action_end the last of each action; the policy's weights are those of all action tokens."""
+    learner = small.learner(view=view.by_action_end)
+    trajectory = rows.fit(learner, small.trajectory())
+    last = np.asarray(action.last_tokens(trajectory.action_ids))
+    annotation = rows.unannotated(trajectory)
+    annotation = annotation.replace(targets=annotation.targets.replace(value_mask=last))
+    packed = minibatch(learner, trajectory, annotation, ALL)
+    for weights, mask, count in ((packed.value_weights, packed.value_mask, last.sum()),
+                                 (packed.weights, packed.mask, (trajectory.action_ids >= 0).sum())):
+        np.testing.assert_allclose(weights, np.where(mask, 1 / count, 0), rtol=1e-6)
+    assert 0 < packed.value_mask.sum() < packed.mask.sum()
 
 
 CUTS = {

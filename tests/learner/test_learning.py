@@ -1,6 +1,7 @@
 """What updates do to a policy and a critic: they learn, they leave alone what they must, and they fail loudly."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +123,9 @@ def test_how_far_an_update_moves_the_policy_by_hand():
     """In a batch of one step every ratio is 1 and approx_kl 0, however large the step."""
     learner = small.learner(micro_rows=8)
     knobs, state, trajectory = default_knobs(learner), small.start(learner), small.trajectory()
-    before, _ = annotate(learner, state, trajectory, knobs)
+    knobs = patch(knobs, {"sampler.temperature": 0.6})
+    before, measured = annotate(learner, state, trajectory, knobs)
+    assert (measured["row_use"].total, measured["row_use"].count) == (trajectory.length.sum(), 8 * small.S)
     for rate in (0.0, 3e-3):
         knobs = patch(knobs, {"policy_optimizer.learning_rate": rate})
         state, metrics = update(learner, state, trajectory, before, knobs, seed=7)
@@ -253,7 +256,8 @@ def test_without_a_critic(base):
 @pytest.mark.parametrize("changes, message", [
     (dict(row_width=16), "row_width is 16"), (dict(micro_rows=0), "micro_rows is 0"), (dict(minibatches=5), "allowed: 1 to 4"),
     (dict(advantage=grpo), "reads no values"), (dict(critic=critic.no_critic), "needs a critic"),
-    (dict(advantage=grpo, critic=critic.no_critic, critic_warmup=3), "no effect"), (dict(critic_warmup=-1), "at least 0")])
+    (dict(advantage=grpo, critic=critic.no_critic, critic_warmup=3), "no effect"), (dict(critic_warmup=-1), "at least 0"),
+    (dict(advantage=grpo, critic=critic.no_critic, critic_updates=2), "no effect")])
 def test_choices_that_do_not_fit_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         small.learner(**changes)
@@ -266,6 +270,38 @@ def test_a_batch_that_does_not_fit_is_refused(base, knobs):
     naked.action_ids[0, 0, 0] = 0
     with pytest.raises(ValueError, match="put a prompt before it"):
         annotate(base, small.start(base), naked, knobs)
+
+
+def test_the_optimizer_equals_a_static_one_that_warms_up():
+    names = {"matrix": ("embed", "mlp"), "norm": ("embed",)}
+    params = {"matrix": jnp.arange(6.0).reshape(2, 3), "norm": jnp.ones(2)}
+    knobs = optimizer.Knobs(learning_rate=np.float32(.01), weight_decay=np.float32(.1), max_grad_norm=np.float32(.5),
+                            warmup_steps=np.int32(3))
+    static = optax.chain(optax.clip_by_global_norm(.5), optax.adamw(
+        lambda count: .01 * jnp.minimum((count + 1) / 3, 1), weight_decay=.1, mask={"matrix": True, "norm": False}))
+    tower, expected, moments = optimizer.start(params, names, "float32"), params, static.init(params)
+    ours = jax.jit(lambda tower, grads: optimizer.apply(tower, grads, knobs, names, "float32"))
+    theirs = jax.jit(static.update)
+    for step in range(5):
+        grads = jax.tree.map(lambda x: jnp.cos(x + step), params)
+        tower = ours(tower, grads)
+        updates, moments = theirs(grads, moments, expected)
+        expected = optax.apply_updates(expected, updates)
+        for a, b in zip(jax.tree.leaves(tower.params), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("filters", [dict(top_k=1), dict(top_p=1e-6)], ids=["top_k", "top_p"])
+def test_probabilities_are_those_of_the_filtered_distribution(filters):
+    """With one token left, it is certain; another has less than half of what it and the likeliest have."""
+    rows, hidden = np.ones((1, 8), bool), np.random.default_rng(0).normal(size=(1, 8, 32)).astype(np.float32)
+    best = np.argmax(hidden @ np.asarray(small.params()["embed"]).T, axis=-1)
+    tokens = np.where(np.arange(8) % 2, np.roll(best, 1, axis=1), 5).astype(np.int32)
+    score = jax.jit(lambda hidden: critic.logprobs(small.params(), small.learner(**filters), hidden, SimpleNamespace(
+        tokens=tokens, mask=rows & (np.arange(8) > 0)), np.float32(1))[0])
+    got = np.asarray(score(hidden))[0]
+    np.testing.assert_allclose(got[1::2], 0, atol=1e-6)
+    assert (got[2::2] < np.log(.5)).all()
 
 
 @pytest.mark.slow

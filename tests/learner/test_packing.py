@@ -8,6 +8,7 @@ import small_learner as small
 from eau_jax.core.batching import Example, to_demonstrations
 from eau_jax.learner import optimizer, sft
 from eau_jax.learner.state import init_tower
+from eau_jax.models import transformer
 
 
 def examples():
@@ -46,3 +47,8 @@ def test_only_learned_tokens_are_in_the_loss():
     _, alone = fitted(32, [second])
     _, both = fitted(32, [nothing, second])
     assert both == pytest.approx(alone, rel=1e-5) and both["action_tokens"] == second.learned.sum()
+    hidden = transformer.forward(small.params(), small.MODEL, second.tokens[None], np.arange(16, dtype=np.int32)[None],
+                                 np.ones((1, 16), np.int32))[0]
+    logp = jax.nn.log_softmax(hidden @ small.params()["embed"].T, axis=-1)     # at temperature 1
+    expected = [-logp[t - 1, second.tokens[t]] for t in np.flatnonzero(second.learned)]
+    assert alone["nll"] == pytest.approx(float(np.mean(expected)), abs=1e-5)

@@ -90,6 +90,15 @@ def test_the_coefficient_is_steered_to_its_target(referred):
         assert float(state.kl_scale) / scale == pytest.approx(factor, rel=1e-4)
 
 
+def test_the_reference_is_scored_at_the_samplers_temperature(referred):
+    learner, knobs, state = referred
+    knobs = patch(knobs, {"sampler.temperature": .5})
+    itself, _ = annotate(learner, state.replace(reference=state.policy.params), small.trajectory(), knobs)
+    np.testing.assert_array_equal(itself.ref_logprobs, itself.targets.old_logprobs)
+    other, _ = annotate(learner, state, small.trajectory(), knobs)
+    assert np.abs(other.ref_logprobs - other.targets.old_logprobs).max() > 1e-4
+
+
 def test_a_small_horizon_leaves_the_coefficient_positive():
     knobs = kl.ControlKnobs(target=np.float32(1), horizon=np.int32(1))
     assert float(kl.controlled(np.float32(1), np.float32(.001), 512, knobs)) == pytest.approx(.8)
