@@ -20,12 +20,12 @@ from rich.markup import escape
 
 from eau_jax import bench_meta_command, eval_command, synth_command
 from eau_jax.config import Config, ConfigError
-from eau_jax.config_file import call, changed, load_config, load_method, placed, runnable
+from eau_jax.config_file import call, changed, derived, load_config, load_method, own_method, placed, runnable
 from eau_jax.core import knobs as knob
 from eau_jax.core.printable import printable
 from eau_jax.core.types import InfraError
 from eau_jax.learner.parts import NonFiniteError
-from eau_jax.override import named_method, parse_overrides
+from eau_jax.override import given, named_method, parse_overrides
 
 HELP = """usage: eau-jax COMMAND ...
 
@@ -221,17 +221,25 @@ def _learn(command: str, arguments: list[str]) -> int:
         print(f"usage: eau-jax {command} CONFIG [settings]\n\nCONFIG comes first and is a Python file such as configs/quickstart.py. "
               f"`eau-jax {command} CONFIG --help` lists its settings and knobs.")
         return 0 if arguments in ([], ["-h"], ["--help"]) else 2
-    path, before = arguments[0], load_config(arguments[0])
-    if method := named_method(arguments[1:]):
-        before = load_method(method)(before)
+    path, method = arguments[0], named_method(arguments[1:])
+    before = bare = load_config(path)
+    if method:
+        before = load_method(method)(bare)
     from eau_jax import campaign, plan_command, train
 
     kind = {"campaign": campaign.Launch, "plan": plan_command.Launch}.get(command, Launch)
-    config, launch = parse_overrides(before, arguments[1:], f"eau-jax {command} {path}", kind())
+    name, kind = f"eau-jax {command} {path}", kind()
+    config, launch = parse_overrides(before, arguments[1:], name, kind)
+    settings = given(config, arguments[1:])
+    own = own_method(path) if settings else None
+    if settings and (own or method):   # what a method derives follows the command line
+        before = derived(bare, own, settings, own=True) if own else bare
+        before = derived(before, load_method(method), settings) if method else before
+        config, launch = parse_overrides(before, arguments[1:], name, kind)
     if command == "plan":
         plan_command.show(config, launch)
         return 0
-    source = runnable(path, changed(before, config), method)
+    source = runnable(path, changed(before, config), method, settings)
     if command == "campaign":
         return _campaign(config, source, launch)
     if command == "sft":

@@ -3,6 +3,7 @@ described as JSON."""
 
 import ast
 import contextlib
+import copy
 import dataclasses
 import functools
 import importlib.machinery
@@ -17,7 +18,7 @@ from types import ModuleType
 from typing import Any, Callable, Iterator, Mapping
 
 from eau_jax.config import Config, ConfigError, knob_tree
-from eau_jax.core.knobs import nearest
+from eau_jax.core.knobs import nearest, specs
 from eau_jax.fingerprint import fingerprint, lasting
 from eau_jax.learner.critic import no_critic, own_tower
 from eau_jax.learner.state import default_knobs
@@ -32,11 +33,16 @@ def load_config(path: str) -> Config:
     Raises:
       ConfigError: when there is no such file, its code fails, or it has no `config`.
     """
-    file = Path(path) / "config.py" if Path(path).is_dir() else Path(path)
+    file = _file(path)
     if not file.is_file() or file.suffix != ".py":
         raise ConfigError(f"no config file {str(file)!r}; give a Python file with `config() -> Config`, such as "
                           f"configs/quickstart.py, or a run folder that has one")
     return call(str(file), "config", Config)
+
+
+def _file(path: str) -> Path:
+    """A config file, or that of a run folder."""
+    return Path(path) / "config.py" if Path(path).is_dir() else Path(path)
 
 
 def call(path: str, name: str, kind: type) -> Any:
@@ -46,8 +52,8 @@ def call(path: str, name: str, kind: type) -> Any:
       ConfigError: when there is no such file, its code fails, or it has no such function.
     """
     file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"no file {path!r}; give a Python file with `{name}() -> {kind.__name__}`")
+    if not file.is_file() or file.suffix != ".py":
+        raise ConfigError(f"no file {path!r} of Python; give one (.py) with `{name}() -> {kind.__name__}`")
     with _explained(file):
         module = _executed(file)
         made = getattr(module, name)() if hasattr(module, name) else None
@@ -69,18 +75,60 @@ def load_method(where: str | Path) -> Callable[[Config], Config]:
         raise ConfigError(f"no method file {str(file)!r}; give a Python file with `method(config) -> Config`, such as "
                           f"configs/methods/grpo.py")
     with _explained(file):
-        found = vars(_executed(file))
-    if not callable(found.get(name)):
+        found = vars(_executed(file)).get(name)
+    if not callable(found):
         raise ConfigError(f"{file} defines no function `{name}(config) -> Config`; give FILE.py:NAME for another name")
+    return _checked(found, file)
 
-    def method(config: Config) -> Config:
+
+def own_method(path: str) -> Callable[[Config], Config] | None:
+    """The `method` that a config file defines beside its `config`, which has gone through it; None where there is none."""
+    with _explained(file := _file(path)):
+        found = vars(_executed(file)).get("method")
+    return _checked(found, file) if callable(found) else None
+
+
+def _checked(method: Callable[[Config], Any], file: Path) -> Callable[[Config], Config]:
+    def checked(config: Config) -> Config:
         with _explained(file):
-            made = found[name](config)
+            made = method(config)
         if not isinstance(made, Config):
-            raise ConfigError(f"{where} gave a {type(made).__name__}; it must return a Config")
+            raise ConfigError(f"{file} gave a {type(made).__name__}; it must return a Config")
         return made
 
-    return method
+    return checked
+
+
+def derived(config: Config, method: Callable[[Config], Config], given: Mapping[str, Any], own: bool = False) -> Config:
+    """What a method makes of a config where the settings `given` hold already, so that what it derives follows them.
+
+    Args:
+      given: {path: value}; under "knobs" {path: value} of these, of which the config may lack some.
+      own: the config has gone through the method, and keeps what it set since.
+    """
+    made = method(unchecked(config, given))
+    if not own:
+        return made
+    again = method(config)
+    kept = {path: value for path, value in changed(again, config).items()
+            if describe(value) != describe(functools.reduce(getattr, path.split("."), again))}
+    return replace(made, kept)
+
+
+def unchecked(config: Config, given: Mapping[str, Any]) -> Config:
+    """The config with these settings as a method is given it: only what the method makes of it need be possible."""
+    made = copy.copy(config)
+    for path, value in given.items():
+        *sections, name = path.split(".")
+        place = made
+        for section in sections:
+            object.__setattr__(place, section, copy.copy(getattr(place, section)))
+            place = getattr(place, section)
+        if path == "knobs":
+            known = specs(knob_tree(config))
+            value = {**config.knobs, **{knob: number for knob, number in value.items() if knob in known}}
+        object.__setattr__(place, name, tuple(value) if isinstance(value, list) else value)
+    return made
 
 
 def with_algorithm(config: Config, knobs: Mapping[str, float] | None = None, **parts: Any) -> Config:
@@ -169,24 +217,29 @@ def replace(config: Any, changes: Mapping[str, Any]) -> Any:
     return dataclasses.replace(config, **nested)
 
 
-def runnable(path: str, changes: Mapping[str, Any], method: str = "") -> str:
+def runnable(path: str, changes: Mapping[str, Any], method: str = "", given: Mapping[str, Any] = {}) -> str:
     """Python text of a config file that gives the same run as `path` with `changes`: the source, then the changes.
 
     Args:
       method: file of a method that is applied before the changes; empty: none.
+      given: settings that hold before the file's own method, and this one, are applied; as of `derived`.
     """
-    text = placed(str(Path(path) / "config.py" if Path(path).is_dir() else Path(path)))
+    text, plain = placed(str(_file(path))), lambda settings: repr(json.loads(json.dumps(dict(settings))))
+    if given and own_method(path):
+        text += ("\n\n# Appended by eau-jax: the file's method, under what the command line changed.\n"
+                 "from eau_jax.config_file import derived as _derived\n\n_first = config, method\n\n\n"
+                 f"def config(_first=_first):\n    return _derived(_first[0](), _first[1], {plain(given)}, own=True)\n")
     if method:
         file, _, name = method.partition(".py:")
         where = str(Path(f"{file}.py" if name else file).resolve()) + (f":{name}" if name else "")
         text += ("\n\n# Appended by eau-jax: the method.\n"
-                 "from eau_jax.config_file import load_method as _load_method\n\n_bare = config\n\n\n"
-                 f"def config(_bare=_bare):\n    return _load_method({where!r})(_bare())\n")
+                 "from eau_jax.config_file import derived as _derived, load_method as _load_method\n\n"
+                 f"_bare, method = config, _load_method({where!r})\n\n\n"
+                 f"def config(_bare=_bare, _method=method):\n    return _derived(_bare(), _method, {plain(given)})\n")
     if changes:
         text += ("\n\n# Appended by eau-jax: what the command line changed.\n"
                  "from eau_jax.config_file import replace as _replace\n\n_before = config\n\n\n"
-                 f"def config(_before=_before):\n"
-                 f"    return _replace(_before(), {json.loads(json.dumps(dict(changes)))!r})\n")
+                 f"def config(_before=_before):\n    return _replace(_before(), {plain(changes)})\n")
     return text
 
 

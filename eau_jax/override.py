@@ -39,6 +39,18 @@ def parse_overrides(config: Config, arguments: list[str], prog: str, launch: Any
     return replace(given.config, {"knobs": {**config.knobs, **changes}}) if changes else given.config, given.launch
 
 
+def given(config: Config, arguments: list[str]) -> dict[str, Any]:
+    """{path: value} of the plain settings that the command line names, and under "knobs" the same of knobs.
+
+    Args:
+      config: what the arguments make of it.
+    """
+    names = {argument[2:].partition("=")[0].replace("-", "_") for argument in arguments if argument.startswith("--")}
+    names |= {name.replace(".no_", ".") for name in names}   # --sft.no-success-only
+    knobs = {path: value for path, value in knob.values(knob_tree(config)).items() if f"knob.{path}" in names}
+    return {path: value for path, value in _flat(config).items() if path in names} | ({"knobs": knobs} if knobs else {})
+
+
 def _knob_settings(tree: Any) -> Any:
     """The knobs as nested dataclasses of plain numbers, so that the command line lists them like other settings."""
     nested: dict[str, Any] = {}
@@ -60,8 +72,8 @@ def _knob_settings(tree: Any) -> Any:
     return build("knob", nested)
 
 
-def _flat(settings: Any, prefix: str = "") -> dict[str, float]:
-    found: dict[str, float] = {}
+def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         found |= _flat(value, f"{prefix}{field.name}.") if dataclasses.is_dataclass(value) else {prefix + field.name: value}

@@ -21,7 +21,7 @@ import tyro
 
 from eau_jax import campaign, child
 from eau_jax.config import Config, ConfigError, Part, knob_tree
-from eau_jax.config_file import describe, replace
+from eau_jax.config_file import describe, replace, unchecked
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
 from eau_jax.eval.held_out import sealed_file
@@ -147,21 +147,23 @@ def configured(study: Study, environment: str, method: str, seed: int) -> Config
     Raises:
       ConfigError: when the method gives none, or one that cannot be run.
     """
-    try:
-        config = study.methods[method](study.environments[environment])
-    except ConfigError as error:
-        raise ConfigError(f"method {method!r} on {environment!r}: {error}") from None
-    except Exception as error:  # whatever the user's own function raises
-        raise ConfigError(f"method {method!r} on {environment!r}: {type(error).__name__}: {error}") from error
-    if not isinstance(config, Config):
-        raise ConfigError(f"method {method!r} on {environment!r} gave a {type(config).__name__}; it must return a Config")
     home = study.folder / environment / method
     limit = {} if method in study.campaigns else {"learn.episodes": budget(study, environment)}
-    config = replace(config, {"root": str(home), "name": str(seed), "seed": seed, "learn.steps": study.updates} | limit)
+    ours = {"root": str(home), "name": str(seed), "seed": seed, "learn.steps": study.updates} | limit
+    if study.environments[environment].eval.every >= study.updates:   # every run is evaluated before and after
+        ours["eval.every"] = 0
+    where = f"method {method!r} on {environment!r}"
     try:
-        knob_tree(config)
-    except ValueError as error:
-        raise ConfigError(f"method {method!r} on {environment!r}: {error}") from None
+        config = study.methods[method](unchecked(study.environments[environment], ours))
+        if isinstance(config, Config):
+            config = replace(config, ours)
+            knob_tree(config)
+    except (ConfigError, knob.KnobError) as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except Exception as error:  # whatever the user's own function raises
+        raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+    if not isinstance(config, Config):
+        raise ConfigError(f"{where} gave a {type(config).__name__}; it must return a Config")
     return config
 
 

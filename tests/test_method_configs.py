@@ -115,7 +115,7 @@ def test_method_trains(tmp_path, where, one_device):
 # --- a method changes a config ---------------------------------------------------------------------------------------
 
 def test_what_belongs_to_a_replaced_part_is_left_out():
-    base = tiny(**{"learn.critic_warmup": 1, "learn.critic_updates": 2, "algorithm.critic": shared_trunk})
+    base = tiny(**{"learn.steps": 2, "learn.critic_warmup": 1, "learn.critic_updates": 2, "algorithm.critic": shared_trunk})
     base = replace(base, {"knobs": {**base.knobs, "rl.policy_loss.clip_low": .1, "rl.advantage.gamma": .9,
                                     "rl.critic.coef": .3, "rl.entropy.coef": .01}})
     free = with_algorithm(base, advantage=group.rloo)
@@ -180,7 +180,7 @@ def test_the_command_line_applies_a_method_first(capsys):
 
 
 def test_the_text_in_the_run_folder_gives_the_same_config_anywhere(tmp_path):
-    changes = {"name": "x", "learn.steps": 3}
+    changes = {"name": "x", "learn.steps": 60}
     file = tmp_path / "config.py"
     variant = f"{ROOT}/configs/methods/userrl.py:em_r2g"
     file.write_text(runnable(QUICKSTART, changes, variant))
