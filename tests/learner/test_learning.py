@@ -18,7 +18,7 @@ from eau_jax.learner import critic, optimizer, sft
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.parts import NonFiniteError
 from eau_jax.learner.state import abstract_state, axes, default_knobs, init_tower
-from eau_jax.learner.update import update
+from eau_jax.learner.update import _plan, update
 from eau_jax.models import heads, transformer
 
 
@@ -117,6 +117,20 @@ def test_counts_of_steps_are_what_the_config_says():
     assert metrics["policy_steps"].result() == int(state.policy.step) == 4
     assert metrics["critic_steps"].result() == int(state.critic.step) == 12
     assert int(state.step) == 1 and metrics["episodes"].result() == 7
+
+
+@pytest.mark.parametrize("kind", [critic.own_tower, critic.shared_trunk], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("critic_only", [False, True])
+def test_a_pass_takes_every_group_once_and_the_critic_comes_first(kind, critic_only):
+    learner, usable = small.learner(critic=kind, epochs=2, minibatches=2, critic_updates=3), np.array([0, 2, 3])
+    plan = list(_plan(learner, critic_only, usable, np.random.default_rng(0)))
+    towers = [phase.towers for phase, _, _ in plan]
+    assert [sum(name in trained for trained in towers) for name in ("critic", "policy")] == [12, 0 if critic_only else 4]
+    assert towers == sorted(towers, key=lambda trained: "policy" in trained)
+    assert [number for _, number, _ in plan] == list(range(len(plan)))
+    for one, other in zip(plan[::2], plan[1::2], strict=True):
+        assert sorted([*one[2], *other[2]]) == usable.tolist() and len(one[2]) == 2
+    assert len({tuple(groups) for _, _, groups in plan[::2]}) > 1, "drawn anew in each pass"
 
 
 def test_how_far_an_update_moves_the_policy_by_hand():
