@@ -15,6 +15,8 @@ PLAN.py is a Python file with `plan() -> SynthPlan`, such as configs/synth_works
 
   eau-jax synth configs/synth_workshop.py --count 10000 --jobs 2
 
+  eau-jax synth export runs/synth/workshop      # data sets for fine-tuning and RL out of a finished run, in its folder data/
+
 A stopped run goes on with the same command. `eau-jax synth PLAN.py --help` lists the settings of a plan.
 """
 
@@ -24,6 +26,8 @@ def run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    if arguments[0] == "export":
+        return export(arguments[1:])
     from eau_jax.progress import Watch
     from eau_jax.synth import pipeline
 
@@ -34,6 +38,22 @@ def run(arguments: list[str]) -> int:
         watch.console.print(*tables(card))
         watch.say(f"tasks: {folder / 'tasks'}")
     return 0 if card["kept"] else 1
+
+
+def export(arguments: list[str]) -> int:
+    """`eau-jax synth export FOLDER`. Exit status 1 when nothing was there to export."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        raise ValueError(f"eau-jax synth export: expected the folder of a finished synthesis, found {arguments or 'nothing'}")
+    from rich.markdown import Markdown
+
+    from eau_jax.progress import Watch
+    from eau_jax.synth import card, datasets
+
+    with Watch() as watch:
+        written = datasets.export(arguments[0], lambda done, total: watch.at("tasks", done, total))
+        watch.console.print(Markdown(card.page(written)))
+        watch.say(f"data: {arguments[0]}/data")
+    return 0 if written["kept"] else 1
 
 
 def parse(path: str, arguments: list[str]) -> Any:
