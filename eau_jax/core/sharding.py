@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from eau_jax.core.types import Array
@@ -66,6 +67,23 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def by_row(mesh: Mesh) -> NamedSharding:
     """Batch rows over `data`, `fsdp` and `expert`."""
     return NamedSharding(mesh, ROWS)
+
+
+def put(tree: Any, places: Any) -> Any:
+    """Arrays that every process has, onto the devices of all processes: each process fills its own.
+
+    Args:
+      places: a sharding for all leaves, or one for each.
+    """
+    if jax.process_count() == 1:
+        return jax.device_put(tree, places)
+    places = jax.tree.map(lambda _: places, tree) if isinstance(places, NamedSharding) else places
+
+    def global_array(leaf: Any, place: NamedSharding) -> Array:
+        whole = np.asarray(leaf)
+        return jax.make_array_from_callback(whole.shape, place, lambda at: whole[at])
+
+    return jax.tree.map(global_array, tree, places)
 
 
 def constrain(x: Array, axes: tuple[str | None, ...], mesh: Mesh | None) -> Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eau_jax.algorithms import estimate, infopo
-from eau_jax.core.sharding import by_row, replicated
+from eau_jax.core.sharding import replicated
 from eau_jax.core.types import Array, Mean, Trajectory
 from eau_jax.learner import critic
 from eau_jax.learner.counterfactual import counterfactual_logprobs
@@ -66,7 +66,7 @@ def _score(learner: Learner, params: dict, rows: Rows, knobs: dict) -> tuple[Arr
         ref_hidden = critic.encode(reference, learner, rows)
         ref_logprobs, _ = critic.logprobs(reference, learner, ref_hidden, rows, temperature)
     values = learner.critic.values(params, learner, rows, trunk)
-    return jax.lax.with_sharding_constraint((logprobs, ref_logprobs, values), by_row(learner.mesh))
+    return jax.lax.with_sharding_constraint((logprobs, ref_logprobs, values), replicated(learner.mesh))
 
 
 @functools.partial(jax.jit, static_argnums=0)

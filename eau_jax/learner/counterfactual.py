@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from eau_jax.core.sharding import by_row
+from eau_jax.core.sharding import replicated
 from eau_jax.core.types import Array, Trajectory
 from eau_jax.learner import critic
 from eau_jax.learner.parts import Feedback, Learner, Rows
@@ -113,4 +113,4 @@ def counterfactual_logprobs(learner: Learner, params: dict, trajectory: Trajecto
 def _score(learner: Learner, params: dict, rows: Rows, temperature: Array) -> Array:
     learner.traces["counterfactual"] += 1
     logprobs, _ = critic.logprobs(params, learner, critic.encode(params, learner, rows), rows, temperature)
-    return jax.lax.with_sharding_constraint(logprobs, by_row(learner.mesh))
+    return jax.lax.with_sharding_constraint(logprobs, replicated(learner.mesh))

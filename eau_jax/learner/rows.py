@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from eau_jax.core.batching import Packing, from_rows, pack, segments, to_rows
-from eau_jax.core.sharding import by_row
+from eau_jax.core.sharding import by_row, put
 from eau_jax.core.types import Array, Targets, Trajectory
 from eau_jax.learner.parts import Annotation, Learner, Rows
 
@@ -63,10 +63,10 @@ def unannotated(trajectory: Trajectory) -> Annotation:
 
 
 def micro_batches(learner: Learner, rows: Rows) -> Iterator[Rows]:
-    """The rows, `micro_rows` at a time, spread over the mesh's data and fsdp axes."""
+    """The rows, `micro_rows` at a time, spread over the mesh."""
     place = by_row(learner.mesh)
     for start in range(0, rows.tokens.shape[0], learner.micro_rows):
-        yield jax.device_put(jax.tree.map(lambda x: x[start:start + learner.micro_rows], rows), place)
+        yield put(jax.tree.map(lambda x: x[start:start + learner.micro_rows], rows), place)
 
 
 def to_batch(rows: list[Array], packing: Packing, shape: tuple[int, ...]) -> np.ndarray:

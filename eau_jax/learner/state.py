@@ -11,7 +11,7 @@ from flax import struct
 
 from eau_jax.algorithms import kl, loss
 from eau_jax.core.knobs import knob
-from eau_jax.core.sharding import replicated, shardings
+from eau_jax.core.sharding import put, replicated, shardings
 from eau_jax.core.types import Array, TrainState
 from eau_jax.learner import optimizer
 from eau_jax.learner.parts import Learner, LearnerState
@@ -53,7 +53,7 @@ def axes(learner: Learner) -> dict[str, Any]:
 
 def place(learner: Learner, params: Any) -> Any:
     """The model's weights on the mesh."""
-    return jax.device_put(params, shardings(params, transformer.logical_axes(learner.model), learner.mesh))
+    return put(params, shardings(params, transformer.logical_axes(learner.model), learner.mesh))
 
 
 def policy_weights(state: LearnerState) -> Any:

@@ -3,21 +3,27 @@
 import collections
 import dataclasses
 import functools
+import json
 import math
+import os
 import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import small_learner as small
+from process_worker import restore, save, updates
 
-from eau_jax.core.knobs import patch
 from eau_jax.core.sharding import by_row, make_mesh, partition
 from eau_jax.learner import critic, rows
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.parts import Rows
 from eau_jax.learner.state import abstract_state, default_knobs, init
-from eau_jax.learner.update import _gradients, gradients, minibatch, update
+from eau_jax.learner.update import _gradients, gradients, minibatch
 from eau_jax.models import transformer
 from eau_jax.models.config import ModelConfig
 
@@ -25,7 +31,6 @@ from eau_jax.models.config import ModelConfig
 MODEL = dataclasses.replace(small.MODEL, d_model=64, num_layers=7, head_dim=12, d_ff=88, vocab_size=104)
 QWEN3_4B = ModelConfig(family="qwen3", vocab_size=151936, d_model=2560, num_layers=36, num_heads=32, num_kv_heads=8,
                        head_dim=128, d_ff=9728, rope_theta=1e6, qk_norm=True)
-FAST = {"policy_optimizer.learning_rate": 1e-3, "critic_optimizer.learning_rate": 1e-3}
 
 
 def mesh_of(*size):
@@ -111,24 +116,51 @@ def test_logits_of_all_tokens_never_exist(size):
     assert max(sizes) <= shards * model.vocab_size * model.d_model < 8 * 8192 * model.vocab_size
 
 
-def curve(learner, steps=10):
-    """Metrics of each of ten updates, by name."""
-    state, knobs, lines = small.start(learner), patch(default_knobs(learner), FAST), []
-    for step in range(steps):
-        batch = small.trajectory(step)
-        annotation, before = annotate(learner, state, batch, knobs)
-        state, after = update(learner, state, batch, annotation, knobs, seed=0)
-        lines.append({name: float(mean.result()) for name, mean in (before | after).items()})
-    return lines
+def assert_same_curve(one, other):
+    for a, b in zip(one, other, strict=True):
+        assert a == pytest.approx(b, abs=1e-5, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def ten_updates(tmp_path_factory):
+    """Metrics of ten updates on one device, and a folder with a checkpoint after the fifth, in `one`."""
+    folder, learner = tmp_path_factory.mktemp("ten"), small.learner()
+    state, first = updates(learner, small.start(learner), range(5))
+    save(folder / "one", 5, state)
+    _, last = updates(learner, state, range(5, 10))
+    assert abs(first[0]["critic_loss"] - last[4]["critic_loss"]) > 1e-2    # else the tolerance would mean little
+    return first + last, folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(2, 1, 1), (1, 2, 2), (2, 2, 2), (1, 8, 1)], ids=str)
-def test_ten_updates_are_those_of_one_device(size):
-    one, other = curve(small.learner()), curve(small.learner(mesh=mesh_of(*size)))
-    for a, b in zip(one, other, strict=True):
-        assert a == pytest.approx(b, abs=1e-5, rel=1e-5)
-    assert abs(one[0]["critic_loss"] - one[9]["critic_loss"]) > 1e-2    # else the tolerance would mean little
+def test_ten_updates_are_those_of_one_device(ten_updates, size):
+    learner = small.learner(mesh=mesh_of(*size))
+    assert_same_curve(ten_updates[0], updates(learner, small.start(learner), range(10))[1])
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does(ten_updates):
+    """Two processes with four devices each: the same curve, and checkpoints go from one process to two and back."""
+    lines, folder = ten_updates
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = Path(__file__).parent
+    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=4")
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": f"{here.parent.parent}:{here}"}
+    started = [subprocess.Popen([sys.executable, here / "process_worker.py", str(port), str(number), "2", folder],
+                                env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+               for number in range(2)]
+    try:
+        said = [process.communicate(timeout=1200)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    assert_same_curve(lines, json.loads((folder / "metrics.json").read_text()))
+    learner = small.learner()
+    assert_same_curve(lines[5:], updates(learner, restore(folder / "many", learner), range(5, 10))[1])
 
 
 MIXTURE = dataclasses.replace(small.MODEL, family="qwen3_moe", num_experts=4, experts_per_token=2, d_ff=32)
