@@ -15,7 +15,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, Iterator, NamedTuple
+from typing import Annotated, Any, Iterator, Mapping, NamedTuple
 
 import tyro
 
@@ -31,6 +31,7 @@ from eau_jax.meta.harvest import played
 from eau_jax.progress import Watch
 
 NAMED = 4   # runs that one message names
+TAKEN = ("sealed", "plots", "study.html", "study.json")   # folders and files of a study's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +59,17 @@ class Study:
     """folder of all studies"""
 
     def __post_init__(self):
+        for what in ("environments", "methods", "campaigns"):
+            if not isinstance(getattr(self, what), Mapping):
+                raise ConfigError(f"{what} is a {type(getattr(self, what)).__name__}; give a dict, {{name: ...}}")
         if not self.environments or not self.methods:
             raise ConfigError("a study needs at least one environment and one method; give environments={name: Config} and "
                               "methods={name: function of a Config}")
         for what, names in (("name", [self.name]), ("environment", self.environments), ("method", self.methods)):
             for name in names:
-                if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) or name == "sealed":
-                    raise ConfigError(f"{what} {name!r} cannot be a folder; allowed: letters, digits and _ . + -")
+                if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) or name in TAKEN:
+                    raise ConfigError(f"{what} {name!r} cannot be a folder; allowed: letters, digits and _ . + -, and none "
+                                      f"of {', '.join(TAKEN)}")
         if self.baseline not in self.methods:
             raise ConfigError(f"baseline = {self.baseline!r} is none of the methods"
                               f"{knob.nearest(self.baseline, self.methods)}")
@@ -72,10 +77,14 @@ class Study:
             if method not in self.methods or runs < 2 or not self.by_episodes:
                 raise ConfigError(f"campaigns = {dict(self.campaigns)}; give methods of the study, 2 or more runs each, and "
                                   f"by_episodes=True, for the runs of a campaign share episodes")
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
-            raise ConfigError(f"seeds = {self.seeds}; give at least one, 0 or more, none of them twice")
-        if self.updates < 1:
-            raise ConfigError(f"updates = {self.updates} is out of range; allowed: 1 or more")
+        if not isinstance(self.seeds, (tuple, list, range)) or not self.seeds or len(set(self.seeds)) != len(self.seeds) or (
+                not all(type(seed) is int and 0 <= seed < 2**31 for seed in self.seeds)):
+            raise ConfigError(f"seeds = {self.seeds!r}; give at least one, 0 or more, none of them twice, in a tuple: whole "
+                              f"numbers up to {2**31 - 1}")
+        if type(self.updates) is not int or self.updates < 1:
+            raise ConfigError(f"updates = {self.updates!r} is out of range; allowed: a whole number, 1 or more")
+        if not isinstance(self.root, str) or not self.root.strip():
+            raise ConfigError(f"root = {self.root!r} names no folder; give one such as runs/studies")
         for name, config in self.environments.items():
             if not isinstance(config, Config):
                 raise ConfigError(f"environment {name!r} is a {type(config).__name__}; it must be a Config")
@@ -164,6 +173,9 @@ def configured(study: Study, environment: str, method: str, seed: int) -> Config
         raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
         raise ConfigError(f"{where} gave a {type(config).__name__}; it must return a Config")
+    if config.sft.role == "user":
+        raise ConfigError(f"{where}: sft.role = user makes a model of the user, which is no agent to train on; set it to "
+                          f"agent")
     return config
 
 

@@ -131,6 +131,19 @@ def test_the_page_of_records(tmp_path):
     assert record["unfinished"] == ["intention b seed 1"] and record["overall"][1]["improvement"]["mean"] == 1.0
 
 
+def test_the_page_says_in_how_many_updates_the_policy_learned(tmp_path):
+    """Of method a in one of two, of b in none."""
+    one = study(tmp_path, seeds=(0,))
+    for method, steps in (("a", (0.0, 4.0)), ("b", (0.0, 0.0))):
+        folder = fake(one, Cell("intention", method, 0), 0.5, by_task={"p": 0.5})
+        lines = [line | {"learn/policy_steps": number} for line, number in zip(read_lines(folder / "metrics.jsonl"), steps)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = Page(page.write_page(one, "").read_text()).text
+    assert [run.learned for run in page.read(one)] == [1, 0]
+    assert "2 (policy 1)" in text and "2 (policy 0)" in text
+    assert "The policy learned in no update of b on intention: the scores are those of the start." in text
+
+
 def test_the_page_of_nothing(tmp_path):
     one = study(tmp_path)
     text = Page(page.write_page(one, "").read_text()).text
@@ -240,6 +253,15 @@ GOOD = ("from pathlib import Path\nfrom eau_jax.config_file import load_config, 
     ("environments={'x': lambda: BASE}", [], "environment 'x' is a function; it must be a Config"),
     ("environments={}", [], "at least one environment and one method"),
     ("seeds=(1, 1)", [], "seeds = (1, 1); give at least one, 0 or more, none of them twice"),
+    ("seeds=(0, 2**31)", [], "seeds = (0, 2147483648); give at least one"),
+    ("seeds=(0.5,)", [], "seeds = (0.5,)"),
+    ("seeds=3", [], "seeds = 3; give at least one, 0 or more, none of them twice, in a tuple"),
+    ("updates=1.5", [], "updates = 1.5 is out of range; allowed: a whole number"), ("updates=True", [], "updates = True"),
+    ("root=''", [], "root = '' names no folder"), ("methods=[lambda c: c]", [], "methods is a list; give a dict"),
+    ("methods={None: lambda c: c}", [], "method None cannot be a folder"), ("name=3", [], "name 3 cannot be a folder"),
+    ("environments={'study.html': BASE}", [], "environment 'study.html' cannot be a folder"),
+    ("methods={'a': lambda c: replace(c, {'sft.role': 'user'})}", [], "'intention': sft.role = user makes a model"),
+    ("updates=1", [], "'intention': the policy would never learn: in the first learn.critic_warmup = 1 updates"),
     ("", ["--updates", "0"], "updates = 0 is out of range"),
     ("", ["--seeds", "-1"], "seeds = (-1,)"),
     ("", ["--baseline", "z"], "baseline = 'z' is none of the methods"),
@@ -260,6 +282,10 @@ def test_a_file_without_a_study_is_refused(tmp_path, capsys):
         with pytest.raises(SystemExit) as ended:
             main(["compare-methods", file])
         assert ended.value.code == 2 and words in capsys.readouterr().err
+    (tmp_path / "passwd").write_text("root:x:0:0\n")
+    with pytest.raises(SystemExit):
+        main(["compare-methods", str(tmp_path / "passwd")])
+    assert "passwd' of Python; give one (.py) with `study() -> Study`" in capsys.readouterr().err
 
 
 def test_records_of_another_study_are_refused_before_anything_runs(tmp_path, monkeypatch):

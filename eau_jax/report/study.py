@@ -31,6 +31,7 @@ class Run(NamedTuple):
 
     cell: Cell
     updates: int
+    learned: int                # of these, the ones in which the policy learned
     finished: bool
     said: str                   # the last line of its log, where it is not finished
     start: float                # held-out score before the first update; nan where there is none
@@ -58,7 +59,7 @@ def _read(study: Study, cell: Cell) -> Run:
     first, last = sealed.get(0, {}), last_score(folder) if how_far.finished else {}
     value = lambda line, *names: _product(line.get(f"rollout/{name}") for name in ("episodes", *names))
     return Run(
-        cell, how_far.updates, how_far.finished,
+        cell, how_far.updates, sum(line.get("learn/policy_steps", 1) > 0 for line in lines), how_far.finished,
         "" if how_far.finished else last_line(folder_of(study, cell).with_name(f"{cell.seed}.log")),
         *(line.get("score", float("nan")) for line in (first, last)),
         *(line.get("by_task") or ({"all": line["score"]} if line else {}) for line in (first, last)),
@@ -88,6 +89,7 @@ class Line(NamedTuple):
     gain: Difference                # from the first update to the last, of the same runs
     difference: Difference | None   # to the baseline; None for itself
     updates: float                  # means over runs
+    learned: float                  # updates in which the policy learned
     episodes: float
     beside: float
     tokens: float
@@ -132,7 +134,7 @@ def summarise(study: Study, runs: Sequence[Run]) -> Summary:
                     None if method == study.baseline else
                     paired_by_seed(tasks(environment, study.baseline), tasks(environment, method)),
                     *(_mean([getattr(run, name) for run in chosen]) for name in (
-                        "updates", "episodes", "beside", "tokens", "sampled"))))
+                        "updates", "learned", "episodes", "beside", "tokens", "sampled"))))
     scores = {method: {environment: [run.score for run in of(environment, method)] for environment in study.environments}
               for method in study.methods}
     overall = [Overall(method, sum(map(len, values.values())), interquartile_mean(values),
@@ -229,14 +231,15 @@ def _body(study: Study, source: str, runs: Sequence[Run], summary: Summary,
              "Differences are paired by seed and task: all methods of a seed play the same tasks, and begin with the same "
              "weights where their settings of model and cold start agree. The picture shows Student's t."),
         tag("h2", "What a run used"), _costs(summary, runs),
-        note("Means over finished runs, of a campaign over all that it plays. Beside the batches are episodes of canaries, "
+        note("Means over finished runs, of a campaign over all that it plays. \"(policy n)\": in the other updates only the "
+             "critic learned, or nothing passed the filter. Beside the batches are episodes of canaries, "
              "of the anchor tasks and of causal tests. Tokens are of the training episodes. Time is that of collecting "
              "and learning on the machine at hand, without starting up, cold start and evaluation; runs at the same time "
              "slow each other."),
         tag("h2", "What this shows and what it does not"), *map(note, _caveats(study, summary, runs)),
         tag("h2", "Runs"),
         table(("environment", "method", "seed", "updates", "held-out score", "state"), [
-            (*map(str, run.cell), str(run.updates), number(run.score), "finished" if run.finished else
+            (*map(str, run.cell), _updates(run), number(run.score), "finished" if run.finished else
              (f"stopped or failed: {run.said}" if run.updates or run.said else "not started")) for run in runs]),
         folded("The study file", tag("pre", source))]
 
@@ -257,11 +260,16 @@ def _score_row(line: Line) -> tuple[str, ...]:
     return (line.environment, line.method, str(line.runs), number(line.start), _cell(line.score), gained, *pairs)
 
 
+def _updates(one: Run | Line) -> str:
+    """With how many of them the policy learned in, where that is fewer."""
+    return number(one.updates) + (f" (policy {number(one.learned)})" if one.learned < one.updates else "")
+
+
 def _costs(summary: Summary, runs: Sequence[Run]) -> Html:
     minutes = {line[:2]: _mean([run.seconds / 60 for run in runs if run.finished and run.cell[:2] == line[:2]])
                for line in summary.lines}
     return table(("environment", "method", "updates", "episodes", "beside batches", "tokens", "sampled tokens", "minutes"), [
-        (line.environment, line.method, number(line.updates),
+        (line.environment, line.method, _updates(line),
          *(number(round(value)) for value in (line.episodes, line.beside, line.tokens, line.sampled)),
          f"{minutes[line[:2]]:.1f}") for line in summary.lines])
 
@@ -275,6 +283,9 @@ def _caveats(study: Study, summary: Summary, runs: Sequence[Run]) -> list[str]:
             + (": " if clear else "")
             + ", ".join(f"{line.method} on {line.environment} ({line.difference.student.mean:+.3f})" for line in clear)
             + ". No correction was made for looking at several: about one in twenty would by chance."]
+    still = [f"{line.method} on {line.environment}" for line in summary.lines if not line.learned]
+    if still:
+        said.append(f"The policy learned in no update of {', '.join(still)}: the scores are those of the start.")
     missing = sum(not run.finished for run in runs)
     if missing:
         said.append(f"Not finished: {missing} of {count(len(runs), 'run')}, so the methods are seen on different seeds "
