@@ -63,7 +63,7 @@ def check_profile(chosen: Sequence[int], first: int, last: int) -> None:
     """Raises ConfigError for a chosen update that the run does not make, or has made."""
     for step in chosen:
         if not first <= step <= last:
-            raise ConfigError(f"profile names update {step}, but this run makes updates {first} to {last}; name some of these")
+            raise ConfigError(f"profile names update {step}, but this run makes updates {first} to {last}; choose of these")
 
 
 @contextlib.contextmanager

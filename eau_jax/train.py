@@ -50,8 +50,8 @@ _stop = threading.Event()
 
 
 def ask_to_stop(number: int = signal.SIGTERM, *_: Any) -> None:
-    """Signal handler: the run saves after the update in progress and ends. A second Ctrl-C ends it at once; a second SIGTERM,
-    which a machine sends that goes down after it was announced, does not."""
+    """Signal handler: the run saves after the update in progress and ends. A second Ctrl-C ends it at once; a second
+    SIGTERM, which a machine sends that goes down after it was announced, does not."""
     if _stop.is_set():
         if number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -152,8 +152,8 @@ def log(place, text):
 
 @pytest.mark.parametrize("how", ["stop", "event", "machine"])
 def test_a_worker_keeps_the_exit_status_of_a_training_that_saved(machine, how):
-    """Asked by us, by a maintenance event, or by a machine that goes down and sends SIGTERM to every process: then a training
-    that ends otherwise shows that its status is kept."""
+    """Asked by us, by a maintenance event, or by a machine that goes down and sends SIGTERM to every process: then a
+    training that ends otherwise shows that its status is kept."""
     name, status = ("odd", 5) if how == "machine" else ("a b", train.STOPPED)
     assert worker(machine, "start", "c.py", "--name", name).returncode == 0
     assert log(machine, "train c.py") == f"train c.py --name {name} --resume\n"
