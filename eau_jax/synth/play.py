@@ -11,6 +11,7 @@ from typing import Any, Callable, Mapping
 import jax
 import numpy as np
 
+from eau_jax.core.knobs import patch
 from eau_jax.core.types import InfraError, StopReason, Task
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.record import Rollout
@@ -41,14 +42,14 @@ class Stage:
         self._observe = env.observe if env.host else _compiled(env.observe)
         self._reset = env.reset if env.host else _compiled(env.reset)
 
-    def play(self, task: Task, agent: Agent, name: str, persona: str, patch: Mapping[str, float], seed: int) -> Rollout:
+    def play(self, task: Task, agent: Agent, name: str, persona: str, changes: Mapping[str, float], seed: int) -> Rollout:
         """One conversation. What fails outside the agent's control is an infrastructure error, which is never scored.
 
         Args:
-          patch: knobs of the environment by which the persona differs.
+          changes: knobs of the environment by which the persona differs.
         """
         env, turns = self.env, []
-        table, knobs = env.table((task,)), env.knobs.replace(**patch)
+        table, knobs = env.table((task,)), patch(env.knobs, changes)
         state = self._reset(table, knobs, 0, None)
         rng = np.random.default_rng(seed)
         try:
