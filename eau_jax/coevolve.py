@@ -25,7 +25,7 @@ from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, plain, read_lines
 from eau_jax.journal import Generation
 from eau_jax.learner.parts import LearnerState, NonFiniteError
-from eau_jax.meta import canary, causal, python_rules, thresholds, watch
+from eau_jax.meta import canary, causal, python_rules, thresholds, trial, watch
 from eau_jax.meta.asking import ANSWERED, Asking, ask
 from eau_jax.meta.attribution import Experiment, Result, attribute
 from eau_jax.meta.gate import Context, Decision, Limits, gate
@@ -281,7 +281,8 @@ class Coevolution:
         if decision.accepted and self._changes[-1]["status"] == "deferred":
             self._records.note(step, "deferred", id=id)
         if decision.accepted and self._changes[-1]["status"] == "passed":
-            self._records.write(f"proposals/{id}/canary.json", {"step": step, "tries": 0, **watch.ON_TRIAL.record()})
+            stage = watch.ON_TRIAL if self._changes[-1]["trial"] else watch.AT_ONCE
+            self._records.write(f"proposals/{id}/canary.json", {"step": step, "tries": 0, **stage.record()})
         return decision.accepted
 
     def _change(self, step: int, generation: Generation, decision: Decision) -> Change:
@@ -291,7 +292,7 @@ class Coevolution:
         heard = bool(proposal.rules) or any(not path.startswith("rl.") for path in proposal.changes)
         return {
             "id": proposal.id, "step": step, "ended": step, "since": 0, "saved": 0, "tries": 0, "owner": proposal.owner,
-            "trial": not heard,
+            "trial": not heard and not (decision.accepted and proposal.changes and trial.careful(proposal.changes, before)),
             "status": "refused" if not decision.accepted else "deferred" if meta.between_runs else
                       "canary" if heard else "passed",
             "changes": {path: [before[path], new] for path, new in proposal.changes.items() if path in before},

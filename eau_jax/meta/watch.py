@@ -33,6 +33,8 @@ ON_TRIAL = Stage(
     f"It is taken back at {TRIAL:.0%} of the usual rise of KL or ratio, at {GRADIENT:g} times the gradient, at "
     f"{ENTROPY:.0%} of the entropy, or when success has dropped after {TRIAL_AFTER} updates",
     {"kl": KL * TRIAL, "ratio": 1 + (RATIO - 1) * TRIAL, "gradient": GRADIENT, "entropy": ENTROPY, "updates": TRIAL_AFTER})
+AT_ONCE = Stage("canary", None, "no conversation depends on what it changes, so episodes would show nothing, and it only "
+                "makes learning more careful: it is adopted at once")
 
 
 class Anchor(NamedTuple):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from eau_jax.meta.trial import RATE, shares, steps
+from eau_jax.meta.trial import RATE, careful, shares, steps
 
 OLD = {"easy": 0.5, "hard": 0.5}
 BUCKET = {"e1": "easy", "e2": "easy", "h1": "hard", "h2": "hard"}
@@ -50,3 +50,14 @@ def test_what_cannot_be_told_of_learning():
     assert steps({RATE: 2e-3}, {RATE: 1e-3}, [{"learn/update_kl": None}]).passed is None
     assert steps({RATE: 2e-3}, {RATE: 0.0}, [{"learn/update_kl": 0.1}]).passed is None
     assert steps({"rl.entropy.coef": 0.01}, {}, []).passed is None
+
+
+@pytest.mark.parametrize("changes, answer", [
+    ({RATE: 5e-4}, True), ({RATE: 2e-3}, False), ({RATE: 5e-4, "rl.policy_loss.clip_high": 0.23}, True),
+    ({"rl.entropy.coef": 0.02, "rl.policy_loss.clip_high": 0.33}, True), ({"rl.entropy.coef": 0.005}, False),
+    ({"rl.kl.coef": 0.0}, False), ({"rl.critic_optimizer.learning_rate": 1.0}, False),
+    ({"rl.sampler.temperature": 0.9}, False)])
+def test_which_changes_only_make_learning_more_careful(changes, answer):
+    now = {RATE: 1e-3, "rl.policy_loss.clip_high": 0.28, "rl.entropy.coef": 0.01, "rl.kl.coef": 0.02,
+           "rl.critic_optimizer.learning_rate": 1e-3, "rl.sampler.temperature": 1.0}
+    assert careful(changes, now) is answer
