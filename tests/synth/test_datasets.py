@@ -89,8 +89,8 @@ def config_of(folder, root, name, **changes):
     data = folder / "data"
     found = Tasks(generate, train_file=str(data / "rl_train.json"), test_file=str(data / "rl_test.json"),
                   load=datasets.loader(workshop))
-    settings = {"root": str(root), "mesh.data": 1, "sft.episodes": 512, "sft.source": "dialogues", "sft.files": (str(data / name),),
-                "learn.minibatches": 1, "rollout.tasks": 1, **changes}
+    settings = {"root": str(root), "mesh.data": 1, "sft.episodes": 512, "sft.source": "dialogues",
+                "sft.files": (str(data / name),), "learn.minibatches": 1, "rollout.tasks": 1, "model.vocab_size": 1500, **changes}
     return replace(dataclasses.replace(tiny(), env=workshop.env, tasks=found, swaps=(), knobs={}), settings)
 
 
@@ -98,11 +98,11 @@ def test_our_fine_tuning_reads_both_files(made, tmp_path, monkeypatch):
     """One example a conversation of an agent, one a turn of a user, of which the answer alone is learned."""
     monkeypatch.setattr(jax, "devices", lambda *_, first=jax.devices()[:1]: first)
     folder, _ = made
-    config = config_of(folder, tmp_path, "agent_sft.jsonl", **{"rollout.max_tokens": 16384})
+    config = config_of(folder, tmp_path, "agent_sft.jsonl", **{"rollout.max_tokens": 8192})
     model = start.folder_of(config, tmp_path)
     for name in ("agent_sft.jsonl", "user_sft.jsonl"):
         raw = rows(folder, name)
-        config = config_of(folder, tmp_path, name, **{"rollout.max_tokens": 16384})
+        config = config_of(folder, tmp_path, name, **{"rollout.max_tokens": 8192})
         parts = assemble(config, model, start.load(config, model)[0])
         assert len(parts.train.tasks) == 2 and len(parts.test.tasks) == 1
         examples, counts = demonstrations.gather(parts, SimpleNamespace(say=lambda text: None))
@@ -112,13 +112,15 @@ def test_our_fine_tuning_reads_both_files(made, tmp_path, monkeypatch):
                 assert parts.chat.read(example.tokens[example.learned]) == row["answer"]["content"]
 
 
+@pytest.mark.slow
 def test_a_model_of_the_user_is_trained_on_them(made, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda *_, first=jax.devices()[:1]: first)
     folder, _ = made
-    changes = {"rollout.max_tokens": 3072, "sft.steps": 1, "sft.batch": 2}
+    changes = {"rollout.max_tokens": 1024, "sft.steps": 1, "sft.batch": 2}
     run = config_of(folder, tmp_path, "user_sft.jsonl", **changes)
     train.cold_start_only(run, "")
-    assert json.loads((tmp_path / run.name / "sft_data.json").read_text())["kept"] == len(rows(folder, "user_sft.jsonl"))
+    read = json.loads((tmp_path / run.name / "sft_data.json").read_text())
+    assert read["read"] == len(rows(folder, "user_sft.jsonl")) and read["kept"] > 0
     assert (tmp_path / run.name / "cold_start" / "model.safetensors").is_file()
 
 
@@ -194,7 +196,8 @@ def test_balancing_leaves_out_the_commonest_acts():
 
 @pytest.mark.parametrize("reply, act, learned", [
     ("Error: no such order", "tool", False), ('{"order_id": "R1"}', "tool", True), ("Yes, please.", "confirm", True),
-    ("No. My bike is red.", "correct", False), ("All right, please go on.", "go_on", False), ("Bye. ###STOP###", "stop", True)])
+    ("No. My bike is red.", "correct", False), ("All right, please go on.", "go_on", False),
+    ("Bye. ###STOP###", "stop", True)])
 def test_messages_that_were_put_right_are_context_only(reply, act, learned):
     assert clean({"reply": reply, "act": act}) == learned
 
@@ -204,8 +207,9 @@ def test_every_reply_has_an_act():
     from eau_jax.envs.tau2.user import Say
     from eau_jax.envs.telecom.text import Say as Caller
     from eau_jax.synth.acts import ACTS, TOOL, caller_act, customer_act
-    tools = {Say.TOOL, Say.MALFORMED, Caller.OUTPUT, Caller.FAILED, Caller.BAD_CALL, Caller.MALFORMED}
+    tools = {customer_act: {Say.TOOL, Say.MALFORMED},
+             caller_act: {Caller.OUTPUT, Caller.FAILED, Caller.BAD_CALL, Caller.MALFORMED}}
     for act, codes in ((customer_act, Say), (caller_act, Caller)):
-        for code in codes:
-            found = act(SimpleNamespace(code=int(code)), "")
-            assert found in ACTS and code not in tools or found == TOOL and any(code is each for each in tools)
+        found = {code: act(SimpleNamespace(code=int(code)), "") for code in codes}
+        assert {code for code, name in found.items() if name == TOOL} == tools[act]
+        assert set(found.values()) <= {*ACTS, TOOL}

@@ -66,6 +66,15 @@ def _load(path: Path) -> Domain:
                            digests={each: hashlib.sha256((path / each).read_bytes()).hexdigest() for each in names})
 
 
+def database(path: Path, name: str) -> Base:
+    """The records of a file in the form of a domain's db.json, checked one by one.
+
+    Raises:
+      TaskFileError: as `load`.
+    """
+    return _base(path, _TABLES[name], name)
+
+
 def check(record: Mapping[str, Any], domain: Domain) -> None:
     """Raises ValueError("field: expected ..., found ...") unless `record` is a task of the domain that can be played and
     scored."""

@@ -18,7 +18,7 @@ def floor(domain: Domain, tasks: Sequence[Task]) -> Floor:
     the domain and on all of its tasks together: the largest of their means, rounded up to two places."""
     best = []
     for calls in ((), _HANDOVER):
-        earned = {task.id: _untouched(domain, task, calls) for task in tasks}
+        earned = {task.id: _untouched(domain.at(task), task, calls) for task in tasks}
         for names in (earned, *domain.splits.values()):
             found = [earned[name] for name in names if name in earned]
             best += [sum(found) / len(found)] if found else []

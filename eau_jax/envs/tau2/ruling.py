@@ -33,7 +33,7 @@ def verdict(domain: Domain, table: tuple[Row, ...], knobs: Any, state: State, st
         if verdicts is None:
             return None
         gold = here.gold[int(knobs.last_item_wins)]
-        last, reward = ended(domain, here, knobs, state, StopReason.COMPLETED, gold, verdicts)
+        last, reward = ended(domain.at(here.task), here, knobs, state, StopReason.COMPLETED, gold, verdicts)
         return last, step.replace(reward=np.float32(reward), success=np.bool_(last.outcome.reward == 1.0))
 
     if not statements:

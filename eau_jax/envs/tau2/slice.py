@@ -86,6 +86,9 @@ class _Path(NamedTuple):
 
 def sliced(domain: Domain, own: Slice, system: str | None) -> Env:
     """The array environment of a domain. `system` is as of `world`."""
+    if domain.bases:
+        raise ValueError(f"{domain.name}: its tasks are about {len(domain.bases)} databases of their own, and arrays hold "
+                         f"one; play them in tau2.world")
     path = _Path(domain, own, world(domain, system), Memory())
     prepared = _preparing(path)
     by_host = lambda agent: lambda task, state, rng: agent(task, _seen(path, task, state), rng)

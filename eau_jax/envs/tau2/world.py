@@ -75,12 +75,13 @@ def rows(domain: Domain, tools: tuple[Tools, Tools]) -> Rows:
     def row(task: Task) -> Row:
         if task.id not in made or made[task.id].task.data is not task.data:
             try:
-                check(task.data, domain)
+                own = domain.at(task)
+                check(task.data, own)
             except ValueError as error:
                 raise ValueError(f"task {task.id!r}, field {error}") from None
-            begin = start(domain, task)
-            wanted = tuple(gold(domain._replace(tools=each), task, begin) for each in tools)
-            made[task.id] = Row(task, plan(domain, task), begin, wanted)
+            begin = start(own, task)
+            wanted = tuple(gold(own._replace(tools=each), task, begin) for each in tools)
+            made[task.id] = Row(task, plan(own, task), begin, wanted)
         return made[task.id]
 
     return row
@@ -107,7 +108,7 @@ def _parse(domain: Domain, row: Rows, task: Task, text: str, state: State | None
     heard, who = tau2_message.read(text), row(task).plan
     if isinstance(heard, tau2_message.Words):
         status = (OPEN,) * len(who.goals) if state is None else state.status
-        code, mask, pair = read(domain, who, status, heard.text)
+        code, mask, pair = read(domain.at(task), who, status, heard.text)
         return message.act(Kind.ACTION, code, mask, pair).replace(call=json.dumps(heard.text))
     return as_act(heard)
 
@@ -125,6 +126,7 @@ def _step(domain: Domain, tools: tuple[Tools, Tools], table: tuple[Row, ...], kn
     if state.done:
         return state, time_step(dataclasses.replace(state, tells=0), Say.LEFT, 0.0)
     here, code, last_wins = table[state.task], Do(int(act.code)), int(knobs.last_item_wins)
+    domain = domain.at(here.task)
     state = dataclasses.replace(state, turn=state.turn + 1, tells=0)
     if code is Do.CALL:
         state, say = called(domain, tools[last_wins], here, state, json.loads(act.call)), Say.TOOL

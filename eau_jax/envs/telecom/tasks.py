@@ -101,9 +101,7 @@ def load(path: str | Path, split: str = "") -> tuple[Task, ...]:
     """
     path = Path(path)
     tasks, folder = (path / "tasks.json", path) if path.is_dir() else (path, path.parent)
-    shared: dict[str, Any] = {"db": _toml(folder / "db.toml"), "user_db": _toml(folder / "user_db.toml")}
-    for key, name in (("policy", "main_policy.md"), ("policy_solo", "main_policy_solo.md")):
-        shared[key] = "\n".join((text(folder / name), text(folder / "tech_support_manual.md")))
+    shared = company(folder)
     found = file.read(tasks, lambda record: _check(dict(record) | shared), "*.json")
     if split:
         wanted = splits(folder / "split_tasks.json", {record["id"] for record in found})
@@ -111,6 +109,18 @@ def load(path: str | Path, split: str = "") -> tuple[Task, ...]:
             raise ValueError(f"split {split!r}; allowed: {', '.join(sorted(wanted))}")
         found = tuple(record for record in found if record["id"] in set(wanted[split]))
     return tuple(Task(id=record["id"], env="telecom", data=dict(record) | shared) for record in found)
+
+
+def company(folder: Path) -> dict[str, Any]:
+    """What all tasks of upstream's folder share: db, user_db, policy and policy_solo.
+
+    Raises:
+      TaskFileError: as `load`.
+    """
+    shared: dict[str, Any] = {"db": toml(folder / "db.toml"), "user_db": toml(folder / "user_db.toml")}
+    for key, name in (("policy", "main_policy.md"), ("policy_solo", "main_policy_solo.md")):
+        shared[key] = "\n".join((text(folder / name), text(folder / "tech_support_manual.md")))
+    return shared
 
 
 def bucket(task: Task) -> str:
@@ -218,7 +228,8 @@ def _company(number: int, person: str, phone: str, rng: np.random.Generator) -> 
         "bills": [{"bill_id": f"B{number}1", "total_due": 0.0, "status": "Draft"}]}
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds; TaskFileError where it is missing or broken."""
     try:
         return tomllib.loads(text(path))
     except tomllib.TOMLDecodeError as error:
