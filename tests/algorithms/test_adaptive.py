@@ -1,5 +1,6 @@
 """Length-adaptive lambda and REINFORCE++: published numbers, and GAE with the lambda that each episode should have."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,6 +37,13 @@ def agrees_with_the_formula(part) -> None:
 @pytest.mark.parametrize("part", [adaptive.vapo, adaptive.relative], ids=lambda p: p.name)
 def test_formula(part):
     agrees_with_the_formula(part)
+
+
+@pytest.mark.parametrize("part", [adaptive.vapo, adaptive.relative], ids=lambda p: p.name)
+def test_the_critic_regresses_to_the_return(part):
+    steps = drawn([[(1, 1), (2, 1), (4, 1)], [(3, 1)]], [[.3, .5, -.2], [.1]])
+    targets = np.asarray(jax.jit(part.estimate)(steps, part.knobs).targets)
+    same(targets[steps.mask], [7, 6, 4, 3])
 
 
 @pytest.mark.parametrize("part", [adaptive.vapo, adaptive.relative], ids=lambda p: p.name)

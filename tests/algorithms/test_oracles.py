@@ -189,6 +189,12 @@ def test_unit_of_whitening():
     same(whiten.none(advantages, ids)[0, 0], [1, 1, 1, 0, -1])
 
 
+def test_the_first_token_stands_for_its_action():
+    """Under by_token the advantages inside an action differ; the moments are those of 1 and 3."""
+    white = whiten.over_actions(np.array([[[1, 5, 3, -2]]], np.float32), np.array([[[0, 0, 1, 1]]], np.int32))
+    same(white[0, 0], np.array([-1, 3, 1, -4]) / math.sqrt(2))
+
+
 def test_one_action_is_not_whitened():
     same(whiten.over_actions(np.array([[[2, 2, 0]]], np.float32), np.array([[[0, 0, -1]]], np.int32))[0, 0], [2, 2, 0])
 
