@@ -1,9 +1,10 @@
 """Tasks of a bicycle workshop, the domain to copy (eau_jax/synth/domains/workshop.py): 1,000 tries through all gates.
 
-Reproduces nothing; it is the small example. 1 CPU core, a minute. No model, no network.
-
-    eau-jax synth configs/synth_workshop.py
-    eau-jax synth configs/synth_workshop.py --name large --count 12000 --jobs 2
+Reproduces   nothing published; it is the small example. No model, no network.
+Hardware     1 CPU core.
+Time         about a minute.
+Expected     about 975 tasks.
+Command      eau-jax synth configs/synth_workshop.py       (--name large --count 12000 --jobs 2: ten thousand)
 """
 
 from eau_jax.synth.domains.workshop import workshop

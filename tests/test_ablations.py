@@ -68,7 +68,8 @@ def test_the_study_of_eau():
     arms = {method: configured(one, "telecom", method, 0) for method in one.methods}
     assert [epsilon(made) for made in arms.values()] == [0.0, 0.0, 0.5, 0.5]
     assert [made.meta.between_runs for made in arms.values()] == [False, True, True, False]
-    assert arms["ppo"].meta.proposer is None and arms["ppo"].learn.episodes == one.updates * 48
+    batch = arms["ppo"].rollout.tasks * arms["ppo"].rollout.group
+    assert arms["ppo"].meta.proposer is None and arms["ppo"].learn.episodes == one.updates * batch
     for made in arms.values():
         values = knob.values(knob_tree(made))
         training = [values[f"user.{name}"] for name in ("first.drift", "first.leave", "second.paraphrase", "second.leak")]

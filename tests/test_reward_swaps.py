@@ -183,7 +183,7 @@ def test_discounts_and_shaping_change_what_rewards_mean():
 def test_a_refit_that_would_never_come_is_refused():
     with pytest.raises(ConfigError, match="critic_refit = 5 would do nothing, because no swap changes a knob of rewards"):
         replace(tiny(), {"learn.critic_refit": 5})
-    assert replace(tiny(), {"learn.critic_refit": 5, "swaps": SWAPS}).learn.critic_refit == 5
+    assert replace(tiny(), {"learn.steps": 12, "learn.critic_refit": 5, "swaps": SWAPS}).learn.critic_refit == 5
 
 
 def test_a_swap_that_cannot_be_made_is_refused_before_the_run(tmp_path):

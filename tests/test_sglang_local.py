@@ -175,7 +175,7 @@ def test_a_server_killed_in_the_middle_of_a_batch_comes_back_with_the_same_weigh
         for history, completion in played:
             assert completion.policy_version == 1 and len(completion.tokens) > 0
             np.testing.assert_allclose(completion.logprobs, said(history, completion.tokens, 1), atol=1e-5)
-    assert made._fleet.restarts == 1 and made.counts["failures"] >= 8
+    assert made._fleet.restarts == 1 and made.counts["failures"] >= 1   # of what was in flight
 
 
 def test_a_start_goes_on_when_the_episode_that_asked_for_it_is_over(tmp_path):

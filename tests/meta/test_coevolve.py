@@ -5,6 +5,7 @@ import hashlib
 import json
 import threading
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -274,7 +275,8 @@ def test_without_a_proposal_nothing_else_changes(plain_run, tmp_path):
     assert not list(plain_run.glob("rounds")) and not (plain_run / "audit.jsonl").exists()
 
 
-def test_swapping_identical_knobs_and_rules_changes_no_token(plain_run, tmp_path):
+def test_swapping_identical_knobs_and_rules_changes_no_token(plain_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(assemble, "_effective", lambda *arguments: None)   # a config with such a swap is refused
     swap = Swap(step=3, knobs={"env.max_turns": 2, "user.leak": 0.0}, rules=intention.rules)
     run = launch(tmp_path, {**CHANGES, "learn.steps": 6}, parts=parts(None, swaps=(swap,)))
     assert [line["generation"] for line in lines(run)] == [0, 0, 1, 1, 1, 1]
@@ -320,14 +322,14 @@ def _other(view):
 
 def test_a_slow_proposer_is_not_waited_for_and_a_failed_one_is_replaced(tmp_path, monkeypatch):
     """Two failures, and the rules answer; later an answer that takes three updates, of a round that a kill interrupted."""
-    asked, left, go = [], [], threading.Event()
+    seen, go = types.SimpleNamespace(asked=[], left=[]), threading.Event()   # no setting, so no part of the proposer's code
 
     def slow(view, budget):
         step = view.json("knobs/current.json")["step"]
-        asked.append(step)
+        seen.asked.append(step)
         if step > 2:
             go.wait(60)
-        left.append(step)
+        seen.left.append(step)
         return Batch("ok", (text(0, "env", changes=PENALTY),)) if step > 2 else Batch("timeout", problem="too slow")
 
     real = train.report
@@ -338,14 +340,14 @@ def test_a_slow_proposer_is_not_waited_for_and_a_failed_one_is_replaced(tmp_path
         if step == 6:
             go.set()
         deadline = time.monotonic() + 60
-        while len(left) < {3: 2, 6: 4}.get(step, 0) and time.monotonic() < deadline:
+        while len(seen.left) < {3: 2, 6: 4}.get(step, 0) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.2 if step in (3, 6) else 0.0)    # until the thread has kept what was said
 
     monkeypatch.setattr(train, "report", reporting)
     made = lambda: parts(Proposer("slow", slow))
     run = killed_and_resumed(tmp_path, monkeypatch, (6,), {**CHANGES, "learn.steps": 8}, made)
-    assert asked == [2, 2, 4, 5], "one more try after a failure; begun again where there was no answer yet"
+    assert seen.asked == [2, 2, 4, 5], "one more try after a failure; begun again where there was no answer yet"
     answers = record(run, "rounds/4.json")["answers"]
     assert [(answer["author"], answer["status"]) for answer in answers] == [("slow", "timeout"), ("rules", "empty")]
     late = record(run, "rounds/7.json")

@@ -88,13 +88,13 @@ def test_the_draw_never_repeats_a_task_of_the_update(seed):
     config = dataclasses.replace(tiny(), seed=seed)
     used, draws = [], {}
     for number in range(8):
-        rows = assemble.draw(config, 16, 3, number, 2, used)
-        assert rows == assemble.draw(config, 16, 3, number, 2, used), "a function of seed, update and round"
+        rows = assemble.draw(config, range(16), 3, number, 2, used)
+        assert rows == assemble.draw(config, range(16), 3, number, 2, used), "a function of seed, update and round"
         draws[number], used = rows, used + rows
     assert sorted(used) == list(range(16)), "all 16 tasks, each once"
-    assert assemble.draw(config, 16, 3, 8, 2, used) == []
-    assert draws[1] != assemble.draw(config, 16, 4, 1, 2, draws[0]) or draws[2] != assemble.draw(config, 16, 4, 2, 2, draws[0])
-    assert assemble.draw(config, 16, 3, 1, 1, draws[0]) == draws[1][:1]
+    assert assemble.draw(config, range(16), 3, 8, 2, used) == []
+    assert draws[1] != assemble.draw(config, range(16), 4, 1, 2, draws[0]) or draws[2] != assemble.draw(config, range(16), 4, 2, 2, draws[0])
+    assert assemble.draw(config, range(16), 3, 1, 1, draws[0]) == draws[1][:1]
 
 
 def test_filters_that_rank_are_told_apart():
