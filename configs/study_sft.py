@@ -4,8 +4,8 @@ Fine-tuning alone is what a run scores before its first update: the column "befo
 
 Reproduces   nothing published: UserRL's recipe (SFT cold start, then RL) at toy size.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         TIME
-Expected     EXPECTED
+Time         20 runs of one to four minutes.
+Expected     from scratch 0; fine-tuning 0.33 on Intention and 0.17 on Turtle, with PPO 0.66 and 0.27.
 Command      eau-jax compare-methods configs/study_sft.py --jobs 2
 """
 
