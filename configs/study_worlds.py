@@ -3,8 +3,8 @@
 Reproduces   nothing published: five gyms and telecom, generated tasks, the quickstart's model.
 Hardware     2 CPU cores, 3 GB of memory.
 Time         6 runs of three to six minutes.
-Expected     rising scores on Intention, Turtle, ColBench and telecom; the cold starts of Travel and Telepathy are too weak
-             as they are (seed 0).
+Expected     rising success on Intention, Telepathy, ColBench and telecom, a rising score on Turtle; Travel not measured
+             (seed 0).
 Command      eau-jax compare-methods configs/study_worlds.py --jobs 2      (--seeds 0 1 2: with error bars)
 """
 

@@ -2,9 +2,8 @@
 
 Reproduces   nothing published: Telepathy's rules (UserRL, Qian et al. 2025) on generated secrets.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         about 3 minutes.
-Expected     held-out score 0.01 after the cold start and no more after 25 updates (seed 0): this cold start is too weak
-             for Telepathy's rules; give it more (--sft.steps 800 --sft.expert-share 0.5, not measured).
+Time         about 2 minutes.
+Expected     training success 0.54 -> 0.88 in 12 updates, 0.86 held out (seed 0).
 Command      eau-jax train configs/telepathy_small.py
 """
 
@@ -22,6 +21,7 @@ def config() -> Config:
         "name": "telepathy_small",
         "env": telepathy,
         "tasks": Tasks(generate=telepathy_tasks.generate, load=telepathy_tasks.load, train=2000, test=128),
+        "sft.steps": 600, "sft.expert_share": 0.5,
         "rollout.max_tokens": 384, "rollout.max_new_tokens": 24,
         "knobs": {**quickstart.knobs, "env.max_turns": 12},
     })
