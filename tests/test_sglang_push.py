@@ -247,6 +247,17 @@ def test_the_last_two_are_kept_and_none_is_half_written(tmp_path, monkeypatch):
     assert len(list(folders[0].parent.iterdir())) == 2                        # the last weights and the lock
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InfraError, match=r"could not be written below '.*/file/weights': .*name another folder with"):
+        WeightStore(QWEN3, str(tmp_path / "file" / "weights")).write(PARAMS[0], "0.1-x")
+
+
+def test_the_folder_of_weights_is_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)                                               # a server has a working folder of its own
+    assert WeightStore(QWEN3, "here").write(PARAMS[0], "0.1-x").is_absolute()
+
+
 def test_a_failed_write_leaves_the_servers_as_they_are(tmp_path, monkeypatch):
     with sglang_server() as server:
         made = sampler(server, weights=str(tmp_path))

@@ -47,6 +47,7 @@ class WeightStore:
         dtype = ml_dtypes.bfloat16 if self._config.param_dtype == "bfloat16" else np.float32
         host = jax.device_get(lora.merge(self._source, params))
         host = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), host)
+        unfinished = None
         try:
             folder = self._folder() / label
             unfinished = folder.with_name(f".{label}.unfinished")
@@ -56,9 +57,11 @@ class WeightStore:
             hf.save(unfinished, self._config, host)
             os.replace(unfinished, folder)
         except OSError as error:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise InfraError(f"the weights could not be written below {self._home or self._parent!r}: {error}; name another "
-                             f"folder with SGLang(weights=...)") from error
+            if unfinished is not None:
+                shutil.rmtree(unfinished, ignore_errors=True)
+            where = str(self._home or self._parent or tempfile.gettempdir())
+            raise InfraError(f"the weights could not be written below {where!r}: {error}; name another folder with "
+                             "SGLang(weights=...)") from error
         self._written.append(folder)
         return folder
 
