@@ -197,15 +197,16 @@ class Coevolution:
 
     def _set_aside(self, step: int, generation: Generation) -> Generation:
         """Leaves out the few tasks that a causal test has found broken: neither a script nor a policy can do them. What was
-        tested otherwise holds for the others too."""
+        tested otherwise holds for the others too. At least a batch of tasks stays."""
         meta, total = self._config.meta, len(self._parts.train.tasks)
         found = {task for kept in self._results.values() if kept["result"]["few"] for task in kept["result"]["tasks"]}
         new = sorted(found - set(generation.set_aside))
         if not new or meta.between_runs or is_fixed("task_mix", meta.fixed):
             return generation
-        if len(generation.set_aside) + len(new) > causal.FEW_BAD * total:
-            self._say(f"update {step}: {len(new)} further tasks are broken, with those that are set aside more than "
-                      f"{causal.FEW_BAD:.0%} of all; they stay: {', '.join(new)[:400]}")
+        most = int(min(causal.FEW_BAD * total, total - self._config.rollout.tasks))
+        if len(generation.set_aside) + len(new) > most:
+            self._say(f"update {step}: {len(new)} further tasks are broken, with those that are set aside more than {most} of "
+                      f"{total} ({causal.FEW_BAD:.0%}, and enough for a batch is left); they stay: {', '.join(new)[:400]}")
             self._results = {name: kept for name, kept in self._results.items() if not kept["result"]["few"]}
             return generation
         generation = generation.swapped(step, {}, "", self._config.env, set_aside=new)

@@ -11,8 +11,10 @@ from tiny_config import config as tiny
 
 from eau_jax import assemble
 from eau_jax.audit_command import check
+from eau_jax.coevolve import Coevolution
 from eau_jax.config import ConfigError, Meta, Swap
 from eau_jax.config_file import replace
+from eau_jax.core.records import RunFolder
 from eau_jax.core.types import Task
 from eau_jax.envs.gyms.intention import intention
 from eau_jax.journal import Generation
@@ -49,6 +51,18 @@ def test_what_is_set_aside_is_not_drawn():
 def test_scheduled_changes_that_cannot_be(swap, words):
     with pytest.raises(ConfigError, match=f"swap before update 3: .*{words}"):
         assemble.check(replace(tiny(), {"swaps": (swap,), "mesh.data": 1}))
+
+
+@pytest.mark.parametrize("batch, out", [(3, ("t7",)), (9, ("t7",)), (10, ())])
+def test_tasks_for_a_batch_stay(tmp_path, batch, out):
+    """One of ten is broken."""
+    config = replace(tiny(), {"rollout.tasks": batch})
+    said, kept = [], {"gold_replay": {"step": 4, "generation": 0, "result": {"few": True, "tasks": ["t7"]}}}
+    with RunFolder(tmp_path / "run") as folder:
+        made = Coevolution(SimpleNamespace(config=config, train=SimpleNamespace(tasks=TASKS)), folder,
+                           SimpleNamespace(say=said.append), {"results": kept})
+        assert made._set_aside(5, assemble.first_generation(config)).set_aside == out
+    assert len(said) == 1 and ("t7" in said[0]) and ("they stay" in said[0]) is not bool(out)
 
 
 def bad(table, knobs, state, act, reply, key):
