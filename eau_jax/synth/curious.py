@@ -43,10 +43,15 @@ def curious(oracle: Agent) -> Agent:
     return agent
 
 
+def reserves(domain: Domain) -> bool:
+    """Whether the domain's rules read how much is asked, so that its user can keep to himself what is asked in a heap."""
+    return {"ask", "asked", "patience"} <= set(domain.env.features)
+
+
 def stage(domain: Domain) -> Stage:
     """Where such conversations are played."""
     env = domain.env
-    if not {"ask", "asked", "patience"} <= set(env.features):
+    if not reserves(domain):
         return Stage(domain)
     head, first, rest = env.rules.partition("[[rule]]")
     return Stage(domain._replace(env=env._replace(rules=f"{head}{_RESERVED}\n{first}{rest}")))

@@ -23,7 +23,7 @@ from eau_jax.core.types import Task
 from eau_jax.envs import file
 from eau_jax.synth import card as cards
 from eau_jax.synth.acts import KEEPS, RECOVERS
-from eau_jax.synth.curious import curious, stage
+from eau_jax.synth.curious import curious, reserves, stage
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.pipeline import plan_of
 from eau_jax.synth.play import task_of
@@ -212,7 +212,7 @@ def _users(domain: Domain, source: Source, asked: Rollout, left: collections.Cou
         if rollout.stop == "infra_error":
             out("infrastructure error")
         else:
-            yield from user_turns(domain, source, rollout, rollout is asked, out)
+            yield from user_turns(domain, source, rollout, rollout is asked and reserves(domain), out)
 
 
 def _note(apart: Mapping[str, set[str]], source: Source) -> None:

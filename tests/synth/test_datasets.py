@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from crafted import Here
+from crafted import Here, instance
 from eau_jax import demonstrations, start, synth_command, train
 from eau_jax.assemble import assemble
 from eau_jax.config import Tasks
@@ -18,12 +18,14 @@ from eau_jax.envs.file import TaskFileError
 from eau_jax.rollout import dialogue_file
 from eau_jax.rollout.dialogue import agent_view
 from eau_jax.synth import datasets, pipeline
+from eau_jax.synth.domains.telecom import telecom
 from eau_jax.synth.domains.workshop import workshop
 from eau_jax.synth.export import tasks
 from eau_jax.synth.plan import SynthPlan
 from eau_jax.synth.play import Stage
-from eau_jax.synth.record import Rollout, read
-from eau_jax.synth.rows import UserTurn, clean
+from eau_jax.synth.realise import realise
+from eau_jax.synth.record import Report, Rollout, read
+from eau_jax.synth.rows import DISCLOSURE, Source, UserTurn, clean
 from eau_jax.users import role_play
 from tiny_config import config as tiny
 
@@ -213,3 +215,12 @@ def test_every_reply_has_an_act():
         found = {code: act(SimpleNamespace(code=int(code)), "") for code in codes}
         assert {code for code, name in found.items() if name == TOOL} == tools[act]
         assert set(found.values()) <= {*ACTS, TOOL}
+
+
+@pytest.mark.slow
+def test_only_a_user_that_keeps_something_back_is_described_so():
+    """Telecom's rules do not read how much is asked, so what its user says is the same in the curious agent's conversations."""
+    made = instance(telecom, "airplane@s", persona="None")
+    source = Source(made, realise(telecom, made), Report("", "", {}), (), "train")
+    found = list(datasets._users(telecom, source, datasets._player(telecom)(source), collections.Counter()))
+    assert found and not any(DISCLOSURE in turn.view.system for turn in found)
