@@ -205,8 +205,8 @@ class Coevolution:
             return generation
         most = int(min(causal.FEW_BAD * total, total - self._config.rollout.tasks))
         if len(generation.set_aside) + len(new) > most:
-            self._say(f"update {step}: {len(new)} further tasks are broken, with those that are set aside more than {most} of "
-                      f"{total} ({causal.FEW_BAD:.0%}, and enough for a batch is left); they stay: {', '.join(new)[:400]}")
+            self._say(f"update {step}: {len(new)} further tasks are broken, with those that are set aside more than {most} "
+                      f"of {total} ({causal.FEW_BAD:.0%}, and a batch must be left); they stay: {', '.join(new)[:400]}")
             self._results = {name: kept for name, kept in self._results.items() if not kept["result"]["few"]}
             return generation
         generation = generation.swapped(step, {}, "", self._config.env, set_aside=new)

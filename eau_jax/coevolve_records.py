@@ -50,11 +50,12 @@ class CoevolutionRecords:
         return list(read_lines(path)) if path.exists() else []
 
     def recent(self, step: int) -> list[dict[str, Any]]:
-        """Episodes of the newest updates."""
+        """Episodes of the newest updates, each with its "step"."""
         records: list[dict[str, Any]] = []
         while step > 1 and len(records) < REPLAYED:
             step -= 1
-            records = [*read_lines(self.folder.path / "episodes" / f"{step}.jsonl"), *records]
+            of_update = read_lines(self.folder.path / "episodes" / f"{step}.jsonl")
+            records = [*({**record, "step": step} for record in of_update), *records]
         return records[-REPLAYED:]
 
 

@@ -54,7 +54,7 @@ class Context:
     cooldowns: Mapping[str, int] = dataclasses.field(default_factory=dict)    # as of `watch.cooldowns`
     lockouts: Mapping[str, int] = dataclasses.field(default_factory=dict)     # as of `watch.lockouts`
     swaps_left: int = 1
-    episodes: Sequence[Mapping[str, Any]] = ()   # recent records of episodes/<step>.jsonl, training side
+    episodes: Sequence[Mapping[str, Any]] = ()   # recent records of episodes/<step>.jsonl, each with its "step"
     rows: Sequence[Mapping[str, Any]] = ()       # of metrics.jsonl
     buckets: Mapping[str, str] = dataclasses.field(default_factory=dict)      # {task: its bucket}
     limits: Limits = Limits()

@@ -50,17 +50,18 @@ def steps(changes: Mapping[str, float], values: Mapping[str, float], rows: Seque
 
 
 def shares(old: Mapping[str, float], new: Mapping[str, float], bucket: Mapping[str, str], episodes: Sequence[Row]) -> Stage:
-    """Whether another mix of tasks has fewer groups that teach something: episodes of one task whose scores differ.
+    """Whether another mix of tasks has fewer groups that teach something: episodes of one task in one update whose scores
+    differ.
 
     Args:
       old, new: {bucket: share}.
       bucket: {task: its bucket}.
-      episodes: recent records of episodes/<step>.jsonl.
+      episodes: recent records of episodes/<step>.jsonl, with their "step".
     """
     scores: dict[tuple[str, int], list[float]] = {}
     for record in episodes:
         if record["stop"] != "infra_error":
-            scores.setdefault((record["task"], record["generation"]), []).append(record["score"])
+            scores.setdefault((record["task"], record["step"]), []).append(record["score"])
     seen: dict[str, list[bool]] = {name: [] for name in new}
     for (task, _), found in scores.items():
         if len(found) > 1 and bucket.get(task) in seen:

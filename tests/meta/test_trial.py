@@ -10,8 +10,8 @@ OLD = {"easy": 0.5, "hard": 0.5}
 BUCKET = {"e1": "easy", "e2": "easy", "h1": "hard", "h2": "hard"}
 
 
-def group(task, *scores, generation=0, stop="completed"):
-    return [{"task": task, "generation": generation, "score": score, "stop": stop} for score in scores]
+def group(task, *scores, step=1, stop="completed"):
+    return [{"task": task, "step": step, "score": score, "stop": stop} for score in scores]
 
 
 SEEN = group("e1", 1.0, 1.0) + group("e2", 1.0, 0.0) + group("h1", 0.0, 1.0) + group("h2", 0.2, 0.4)   # useful: 1/2 and 1
@@ -34,7 +34,7 @@ def test_what_cannot_be_told_of_a_mix():
     assert shares(OLD, {"easy": 0.4, "hard": 0.6}, BUCKET, one).passed           # fewer of what is hardly seen
     lost = group("e1", 1.0, 0.0, stop="infra_error") + group("e2", 1.0) + group("h1", 1.0, 0.0)
     assert shares(OLD, {"easy": 0.6, "hard": 0.4}, BUCKET, lost).passed is None
-    again = group("e1", 1.0, 1.0, generation=0) + group("e1", 0.0, 0.0, generation=1)     # two groups, each alike
+    again = group("e1", 1.0, 1.0, step=1) + group("e1", 0.0, 0.0, step=2)     # two groups, each alike
     assert shares(OLD, {"easy": 0.6, "hard": 0.4}, BUCKET, again).numbers["useful_easy"] == 0.0
 
 
