@@ -120,7 +120,8 @@ def _stale(scene: Scene) -> Iterator[Move]:
 
 def _large(scene: Scene) -> Iterator[Move]:
     yield predicted(scene, "down", ("learn/update_kl", "learn/approx_kl"),
-                    "updates move the policy too far; the learning rate is halved", times(scene, RATE, 0.5) | plus(scene, find(scene, "rl", "clip_high"), -0.05, low=CLIP_LEAST),
+                    "updates move the policy too far; the learning rate is halved",
+                    times(scene, RATE, 0.5) | plus(scene, find(scene, "rl", "clip_high"), -0.05, low=CLIP_LEAST),
                     share=0.2, within=3)
 
 
