@@ -6,22 +6,18 @@ plain field; `eau-jax train CONFIG --help` lists them with their defaults.
 """
 
 import dataclasses
-import functools
 from typing import Annotated, Any, Literal, Mapping
 
 import tyro
 
-from eau_jax.algorithms import correction, gae, keep, loss, reduction, view, whiten
+from eau_jax.algorithms import correction, gae, loss, reduction, view, whiten
+from eau_jax.config_fit import ConfigError, refuse_misfits
 from eau_jax.core import batching, knobs as knob
-from eau_jax.envs.tau2.message import ALONE
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
-from eau_jax.meta import rule_proposer
-from eau_jax.meta.proposal import is_fixed
 from eau_jax.models.config import ATTENTION, LORA_TARGETS, REMAT, Lora
 from eau_jax.samplers.jax_engine import JaxEngine
 from eau_jax.samplers.sglang import SGLang, refuse_filters
-from eau_jax.users.llm import checked
 from eau_jax.users.symbolic import symbolic
 
 Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importing it in the config file
@@ -29,11 +25,6 @@ Part = Annotated[Any, tyro.conf.Fixed]  # a function or part, chosen by importin
 
 SECTIONS = {"Tasks": "tasks.", "Model": "model.", "Rollout": "rollout.", "Learn": "learn.", "Sft": "sft.",
             "Evaluation": "eval.", "Checkpoint": "checkpoint.", "MeshSize": "mesh.", "Meta": "meta."}
-COMPARING = (batching.informative, keep.uncertain, keep.signal)   # filters that drop every group of one episode
-
-
-class ConfigError(ValueError):
-    """A config that cannot be run as it stands."""
 
 
 def at_least(owner: Any, low: float, *names: str) -> None:
@@ -41,7 +32,8 @@ def at_least(owner: Any, low: float, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
         if not value >= low:
-            raise ConfigError(f"{SECTIONS.get(type(owner).__name__, '')}{name} = {value} is out of range; allowed: {low} or more")
+            section = SECTIONS.get(type(owner).__name__, "")
+            raise ConfigError(f"{section}{name} = {value} is out of range; allowed: {low} or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,14 +70,14 @@ class Model:
     architecture: Part = None
     """the ModelConfig that the weights have; a plan then needs no weights"""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
-    """dtype of parameters; bfloat16 rounds away steps below about 1/250 of a weight, so small learning rates do nothing. With
-    model.lora_rank it is the frozen weights' alone, and bfloat16 costs nothing"""
+    """dtype of parameters; bfloat16 rounds away steps below about 1/250 of a weight, so small learning rates do nothing.
+    With model.lora_rank it is the frozen weights' alone, and bfloat16 costs nothing"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of activations; head and softmax are float32 always"""
     remat: Literal["cheap", "products", "all"] = "cheap"
     """what the backward pass computes again instead of storing it: norms and the gate's product (cheap), also the matrix
-    products before attention and in the feed-forward layer (products), or all of each layer: least memory, about a third more
-    work"""
+    products before attention and in the feed-forward layer (products), or all of each layer: least memory, about a third
+    more work"""
     attention: Literal["auto", "xla", "cudnn", "splash"] = "auto"
     """program of the learner's attention: auto takes cuDNN's on a GPU in bfloat16, splash on a TPU, else XLA's"""
     lora_rank: int = 0
@@ -450,124 +442,7 @@ class Config:
             raise ConfigError(f"seed = {self.seed} is out of range; allowed: 0 to {2**31 - 1}")
         if not self.root.strip():
             raise ConfigError(f"root = {self.root!r} names no folder; give one such as runs")
-        if self.algorithm.advantage.needs_critic != bool(self.algorithm.critic.alone.towers):
-            needs, fix = (("needs a critic", "own_tower or shared_trunk") if self.algorithm.advantage.needs_critic else
-                          ("has no use for a critic", "no_critic"))
-            raise ConfigError(f"algorithm.advantage = {self.algorithm.advantage.name} {needs}, but algorithm.critic = "
-                              f"{self.algorithm.critic.name}; import {fix} from eau_jax.learner.critic and give it as critic")
-        if self.rollout.tasks % self.learn.minibatches:
-            raise ConfigError(f"rollout.tasks = {self.rollout.tasks} does not divide by learn.minibatches = "
-                              f"{self.learn.minibatches}; choose a divisor")
-        if self.rollout.refill and keep.compares(self.algorithm.keep_groups):
-            raise ConfigError(f"rollout.refill = {self.rollout.refill}, but algorithm.keep_groups ranks the groups of a "
-                              f"batch against each other and cannot judge one that comes later; set refill to 0, or choose "
-                              f"informative of eau_jax.core.batching or unsolved of eau_jax.algorithms.keep")
-        if self.judge is not None:
-            checked(self.judge, "judge")
-        if self.judge is not None and self.env.question is None and self.env.verdict is None:
-            raise ConfigError(f"judge would do nothing: {self.env.name} has no question for one; leave it out")
-        if self.rollout.group == 1 and _bare(self.algorithm.keep_groups) in COMPARING:
-            raise ConfigError("rollout.group = 1, but algorithm.keep_groups drops groups whose episodes score alike, as one "
-                              "alone does: every update would be without a group; give rollout.group 2 or more")
-        if 0 < self.learn.episodes < self.rollout.tasks * self.rollout.group:
-            raise ConfigError(f"learn.episodes = {self.learn.episodes} is less than one batch of rollout.tasks * "
-                              f"rollout.group = {self.rollout.tasks * self.rollout.group}; give more, or 0 for no limit")
-        if self.meta.proposer is not None and not self.meta.between_runs and self.meta.canary_tasks > self.rollout.tasks:
-            raise ConfigError(f"meta.canary_tasks = {self.meta.canary_tasks}, but an update has rollout.tasks = "
-                              f"{self.rollout.tasks}; a canary is compared with episodes of its update, so give no more")
-        if self.meta.python_rules and self.env.rules == ALONE:
-            raise ConfigError(f"meta.python_rules = True would do nothing: {self.env.name} has no user who follows rules; "
-                              f"leave it out")
-        _refuse_a_still_policy(self)
-        _refuse_idle(self)
-        _refuse_idle_knobs(self)
-
-
-def _refuse_a_still_policy(config: Config) -> None:
-    """A run in which only the critic learns is no training."""
-    learn, batch = config.learn, config.rollout.tasks * config.rollout.group
-    most = min(learn.steps, learn.episodes // batch if learn.episodes else learn.steps)
-    alone = set(range(1, learn.critic_warmup + 1))
-    for swap in config.swaps if config.algorithm.advantage.needs_critic else ():
-        if _changes_rewards(config, swap):
-            alone |= set(range(swap.step, swap.step + learn.critic_refit))
-    if alone >= set(range(1, most + 1)):
-        refit = f" and learn.critic_refit = {learn.critic_refit} after a swap" if max(alone) > learn.critic_warmup else ""
-        raise ConfigError(f"the policy would never learn: in the first learn.critic_warmup = {learn.critic_warmup} updates"
-                          f"{refit} only the critic does, and the run has {most}; give {max(alone) + 1} or more by "
-                          f"learn.steps, learn.episodes or a study's --updates, or a shorter learn.critic_warmup")
-
-
-def _refuse_idle(config: Config) -> None:
-    """A setting that would do nothing in this run is refused, not ignored."""
-    made = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
-    critic = ("critic_updates", "critic_warmup", "critic_refit")
-    has_critic, source = config.algorithm.advantage.needs_critic, config.sft.source
-    meta = config.meta
-    idle = [
-        (config.model.make is not None, config.model, "model", ("folder",), "the model is made by model.make"),
-        (config.model.make is None, config.model, "model", made, "the model is read from model.folder"),
-        (config.model.lora_rank == 0, config.model, "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"),
-        (not has_critic, config.learn, "learn", critic, f"{config.algorithm.advantage.name} has no critic"),
-        (has_critic and not _swaps_rewards(config), config.learn, "learn", ("critic_refit",),
-         "no swap changes a knob of rewards"),
-        (config.eval.every >= config.learn.steps, config.eval, "eval", ("every",),
-         f"a run of learn.steps = {config.learn.steps} ends before, and is evaluated then anyway"),
-        (config.algorithm.keep_groups is batching.every, config.rollout, "rollout", ("refill",),
-         "algorithm.keep_groups drops no group"),
-        (config.sft.steps == 0, config.sft, "sft", tuple(vars(config.sft)), "sft.steps is 0"),
-        (source != "scripted", config.sft, "sft", ("episodes", "expert_share"), f"sft.source is {source}"),
-        (source == "scripted", config.sft, "sft", ("files", "min_score", "success_only"), f"sft.source is {source}"),
-        (source != "rollouts", config.sft, "sft", ("per_task",), f"sft.source is {source}"),
-        (bool(config.tasks.train_file), config.tasks, "tasks", ("train",), "tasks.train_file is given"),
-        (bool(config.tasks.test_file), config.tasks, "tasks", ("test",), "tasks.test_file is given"),
-        (meta.proposer is None and not any(swap.task_mix for swap in config.swaps), config.tasks, "tasks", ("bucket",),
-         "nothing changes the task mix"),
-        (meta.proposer is None, meta, "meta", tuple(vars(meta)), "meta.proposer is None"),
-        (meta.between_runs, meta, "meta", ("swaps", "cooldown", "ttl_least", "ttl_most", "canary_tasks"),
-         "meta.between_runs makes no change within a run"),
-        (meta.proposer is not None and meta.proposer.at_once, meta, "meta", ("seconds", "tokens", "cost"),
-         "this proposer answers at once"),
-        (meta.proposer == rule_proposer.rules, meta, "meta", ("python_rules",), "this proposer writes no Python"),
-        (is_fixed("rules", meta.fixed), meta, "meta", ("python_rules",), "meta.fixed keeps the rules as they are"),
-        (meta.anchor_tasks == 0, meta, "meta", ("anchor_every",), "meta.anchor_tasks is 0"),
-        (not {"wandb", "trackio"} & set(config.track.to), config.track, "track", ("project",), "track.to has neither wandb nor "
-         "trackio"),
-    ]
-    for holds, part, where, names, why in idle:
-        for field in dataclasses.fields(part):
-            if holds and field.name in names and getattr(part, field.name) != field.default:
-                raise ConfigError(f"{where}.{field.name} = {getattr(part, field.name)!r} would do nothing, because {why}; "
-                                  f"set it back to {field.default!r}")
-
-
-def _swaps_rewards(config: Config) -> bool:
-    """Whether a scheduled swap changes what rewards mean, or a proposed one may."""
-    return config.meta.proposer is not None or any(_changes_rewards(config, swap) for swap in config.swaps)
-
-
-def _changes_rewards(config: Config, swap: Swap) -> bool:
-    known = knob.specs({"env": config.env.knobs, "rl": default_knobs(config.algorithm)})
-    return any(path in known and known[path].reward for path in swap.knobs)
-
-
-def _refuse_idle_knobs(config: Config) -> None:
-    """The same for knobs, as far as one decides what another does."""
-    given, swapped = config.knobs, {path for swap in config.swaps for path in swap.knobs}
-    zero = lambda path, default: given.get(path, default) == 0 and config.meta.proposer is None and path not in swapped
-    single, name = config.algorithm.view in (view.by_action, view.by_action_end), config.algorithm.view.name
-    idle = {"rl.kl_control.target": (zero("rl.kl.coef", 1), "rl.kl.coef is 0, and what is steered is a factor of it"),
-            "rl.kl_control.horizon": (zero("rl.kl_control.target", 0), "rl.kl_control.target is 0"),
-            "rl.advantage.token_gamma": (single, f"an action is one step of {name}"),
-            "rl.advantage.token_lambda": (single, f"an action is one step of {name}")}
-    known = knob.specs({"rl": default_knobs(config.algorithm)}) if idle.keys() & {*given, *swapped} else {}
-    for path, spec in known.items():
-        if path in idle and idle[path][0] and (path in swapped or given.get(path, spec.default) != spec.default):
-            raise ConfigError(f"the knob {path} would do nothing, because {idle[path][1]}; leave it at {spec.default:g}")
-
-
-def _bare(function: Any) -> Any:
-    return function.func if isinstance(function, functools.partial) else function
+        refuse_misfits(self)
 
 
 def knob_tree(config: Config) -> dict[str, Any]:
