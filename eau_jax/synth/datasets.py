@@ -25,9 +25,9 @@ from eau_jax.synth import card as cards
 from eau_jax.synth.acts import KEEPS, RECOVERS
 from eau_jax.synth.curious import curious, reserves, stage
 from eau_jax.synth.domain import Domain
-from eau_jax.synth.pipeline import plan_of
 from eau_jax.synth.play import task_of
-from eau_jax.synth.record import KINDS, Rollout, canonical, code_digest, lines, seed_of, unwrap
+from eau_jax.synth.record import KINDS, Rollout, canonical, code_digest, lines, listed, seed_of, unwrap
+from eau_jax.synth.replay import load_domain
 from eau_jax.synth.rows import Source, UserTurn, agent_row, user_turns
 
 SHARES = {"says nothing": (KEEPS, 0.15), "puts right": (RECOVERS, 0.10)}    # least shares of acts among the user's turns
@@ -70,7 +70,7 @@ def export(folder: str | Path, at: Callable[[int, int], None] = lambda done, tot
     users = {split: balanced(list(found.values())) for split, found in turns.items()}
     texts = {"agent_sft.jsonl": lines(agents.values()), "user_sft.jsonl": lines(turn.row for turn in users["train"]),
              "user_test.jsonl": lines(turn.row for turn in users["test"]), "rl_index.jsonl": lines(index),
-             **{f"rl_{split}.json": cards.listed(records) for split, records in held.items()}}
+             **{f"rl_{split}.json": listed(records) for split, records in held.items()}}
     written = cards.card(domain, manifest, index, list(agents.values()), users, turns, left)
     written["files"] = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(texts.items())}
     for name, text in (*texts.items(), ("card.md", cards.page(written)), ("card.json", canonical(written) + "\n")):
@@ -104,7 +104,7 @@ def opened(folder: Path) -> tuple[Domain, Record]:
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
             raise RunFolderError(f"{folder / name} has been changed since it was written: its SHA-256 is not that in the "
                                  f"manifest; restore it from a copy")
-    domain = plan_of(manifest["plan"]).domain
+    domain = load_domain(str(manifest["plan"].get("domain")))
     if manifest["generator"].get("code") != code_digest(*domain.sources):
         raise RunFolderError(f"{folder} was made by other code; conversations played now would not be of one kind with its "
                              f"records. Synthesise it again under another name")

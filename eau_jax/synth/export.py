@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping
 
 from eau_jax.core.records import write_atomic
-from eau_jax.core.types import Task
+from eau_jax.core.types import StopReason, Task
 from eau_jax.envs import file
 from eau_jax.envs.tau2.data import splits
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.plan import SynthPlan, cells
-from eau_jax.synth.record import Fault, Instance, PlanItem, Report, Rollout, Scenario, canonical, unwrap
+from eau_jax.synth.record import Fault, Instance, PlanItem, Report, Rollout, Scenario, canonical, listed, unwrap
 from eau_jax.synth.select import Passed, diversity, select
 
 Line = Mapping[str, Any]
@@ -28,7 +28,7 @@ def export(folder: Path, plan: SynthPlan, lines: Iterable[Line]) -> tuple[list[P
     for line in lines:
         read.add(line)
     kept, dropped = select(read.passed, plan.per_signature, plan.similar)
-    texts = {"tasks.json": _listed([each.record for each in kept]), **plan.domain.files()}
+    texts = {"tasks.json": listed([each.record for each in kept]), **plan.domain.files()}
     split = {name: [each.record["id"] for each in kept if name in ("base", each.cell["split"])]
              for name in ("train", "test", "base")}
     texts["split_tasks.json"] = canonical(split) + "\n"
@@ -85,9 +85,10 @@ class _Read:
             self._report(unwrap(line, Report))
         elif line["kind"] == "rollout":
             rollout = unwrap(line, Rollout)
-            tally = self.rollouts.setdefault(rollout.agent, [0, 0])
-            tally[0] += rollout.success
-            tally[1] += 1
+            if rollout.stop != StopReason.INFRA_ERROR.value:      # counted among the faults
+                tally = self.rollouts.setdefault(rollout.agent, [0, 0])
+                tally[0] += rollout.success
+                tally[1] += 1
         elif line["kind"] == "fault":
             fault = unwrap(line, Fault)
             self.faults[f"{fault.side}: {fault.label}"] += 1
@@ -103,13 +104,8 @@ class _Read:
 
 
 def _measured(kept: list[Passed]) -> dict[str, float]:
-    """Of the kept tasks: the worst null agent's mean score, and the share of wrong plans that the checkers reject."""
+    """Of the kept tasks: the mean score of each one's best null agent, and the share of wrong plans that the checkers reject."""
     caught = sum(each.measures["mutants"][0] for each in kept)
     total = sum(each.measures["mutants"][1] for each in kept)
     return {"null_score": sum(each.measures["null"] for each in kept) / max(len(kept), 1),
             "mutants_rejected": caught / max(total, 1), "mutants": total}
-
-
-def _listed(records: list[Line]) -> str:
-    """A JSON list, one record a line."""
-    return "[\n" + ",\n".join(map(canonical, records)) + "\n]\n"

@@ -150,6 +150,11 @@ def lines(records: Iterable[Mapping[str, Json]]) -> str:
     return "".join(canonical(record) + "\n" for record in records)
 
 
+def listed(records: Iterable[Mapping[str, Json]]) -> str:
+    """A JSON list, one record a line, keys sorted."""
+    return "[\n" + ",\n".join(map(canonical, records)) + "\n]\n"
+
+
 def _typed(kind: type, body: Mapping[str, Json], where: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(kind)}
     wrong = sorted(fields.keys() ^ body.keys())

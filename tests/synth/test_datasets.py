@@ -168,7 +168,7 @@ def test_what_cannot_be_exported_is_refused(made, tmp_path):
         shard.write_text(text)
     manifest = (folder / "manifest.json").read_text()
     try:
-        (folder / "manifest.json").write_text(manifest.replace('"code":"', '"code":"0'))
+        (folder / "manifest.json").write_text(manifest.replace('"code":"', '"code":"0').replace('"novices":', '"old_setting":'))
         with pytest.raises(RunFolderError, match="was made by other code"):
             datasets.export(folder)
     finally:

@@ -16,10 +16,10 @@ from eau_jax.synth import pipeline
 from eau_jax.synth.domains.retail import retail
 from eau_jax.synth.domains.telecom import telecom
 from eau_jax.synth.domains.workshop import workshop
-from eau_jax.synth.export import tasks
+from eau_jax.synth.export import _Read, tasks
 from eau_jax.synth.plan import SynthPlan, cells, items
 from eau_jax.synth.play import Stage, decide
-from eau_jax.synth.record import KINDS, Instance, PlanItem, read, unwrap, wrap
+from eau_jax.synth.record import KINDS, Instance, PlanItem, Rollout, read, unwrap, wrap
 from eau_jax.synth.select import Passed, select
 from eau_jax.users.rules import compile_rules, decide as compiled_decide
 
@@ -79,8 +79,15 @@ def test_what_a_run_writes(tmp_path):
         tasks(folder / "tasks", workshop, "dev")
 
 
+def test_conversations_that_infrastructure_ended_are_not_counted_as_lost():
+    read = _Read(workshop)
+    for stop, success in (("completed", True), ("infra_error", False), ("max_turns", False), ("infra_error", False)):
+        read.add(json.loads(json.dumps(wrap(Rollout("novice", "plain", stop, success, ())))))
+    assert read.rollouts == {"novice": [1, 2]} and read.counts["rollout"] == 4
+
+
 def test_retail_tasks_are_an_upstream_folder(tmp_path):
-    """Read as upstream's files are, and solved by the expert that reads instructions and gold actions alone."""
+    """Read as upstream's files are, and solved by the expert of the world of such files."""
     folder = pipeline.run(plan(tmp_path, domain=retail, count=4, shard=4, novices=0), elsewhere=Here)
     (folder / "tasks").rename(tmp_path / "retail")
     domain = load(tmp_path / "retail")
@@ -88,7 +95,7 @@ def test_retail_tasks_are_an_upstream_folder(tmp_path):
     assert len(domain.tasks) >= 2 and env.table(domain.tasks)
     stage = Stage(retail._replace(env=env))
     for task in domain.tasks:
-        assert stage.play(task, retail.env.expert, "oracle", "plain", {}, 0).success
+        assert stage.play(task, env.expert, "expert", "plain", {}, 0).success
 
 
 @pytest.mark.slow
