@@ -70,6 +70,9 @@ class Case(Protocol):
     def changes(self, before: State, after: State) -> Mapping[Place, Any]:
         """Each place that differs, with its value after."""
 
+    def rows(self, state: State, table: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Every (key, record) of a table that the `refers` of wishes name."""
+
 
 class Param(NamedTuple):
     """Where an argument comes from."""

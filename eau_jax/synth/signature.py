@@ -15,8 +15,7 @@ def signature(domain: Domain, plan: Sequence[Step], wishes: Sequence[Wish]) -> s
 
 
 def written(actions: Mapping[str, Action], writes: Sequence[Step]) -> list[Any]:
-    """[tool, sources, earlier writes with which it shares a record that none of the others brought up] of each write,
-    sorted."""
+    """[tool, sources, tools of the earlier writes that share a looked-up argument with it] of each write, sorted."""
     shape = []
     for place, step in enumerate(writes):
         params = actions[step.tool].params

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from crafted import Here, changed, code, instance
+from eau_jax.core.types import InfraError
 from eau_jax.synth import gates_text, pipeline
 from eau_jax.synth.database import Checker, DatabaseCase
 from eau_jax.synth.domains.workshop import TAU2, workshop
@@ -12,7 +13,6 @@ from eau_jax.synth.gates import gate
 from eau_jax.synth.plan import SynthPlan
 from eau_jax.synth.play import Stage, task_of
 from eau_jax.synth.realise import realise
-from eau_jax.synth.record import Report
 
 CANCEL = instance(workshop, "cancel", seed=3)
 PHONE = instance(workshop, "phone", seed=3)
@@ -163,6 +163,12 @@ def test_userblock_and_infra():
     stubborn = stage.play(task_of(workshop, record), workshop.env.expert, "oracle", "plain", {"max_turns": 3}, 0)
     assert gates_text.is_playable([stubborn], 50).code == "USERBLOCK"
 
+    def down(task, state, rng):
+        raise InfraError("the server is gone")
+
+    failed = stage.play(task_of(workshop, record), down, "oracle", "plain", {}, 0)
+    assert failed.stop == "infra_error" and gates_text.is_playable([failed], 50) == ("INFRA", "the server is gone")
+
 
 class Elsewhere(Here):
     """A process in which everything ends differently."""
@@ -197,4 +203,3 @@ def test_what_a_plan_refuses():
                   {"similar": 0.0}, {"distractors": ()}):
         with pytest.raises(ValueError, match="allowed|did you mean|unknown"):
             SynthPlan(workshop, **wrong)
-    assert isinstance(gate(workshop, CANCEL), Report)
