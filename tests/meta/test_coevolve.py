@@ -40,6 +40,7 @@ KNOBS = {**tiny().knobs, "env.max_turns": 2, "user.leak": 0.0}
 MIX = {"details_3": 0.3, "details_4": 0.375, "details_5": 0.325}
 LEAK = 0.08   # the canary of update 13 draws nothing below it, the batch of update 14 does
 PENALTY = {"env.invalid_penalty": 0.25}
+ONE_MORE = '\n[[rule]]\nwhen = { vague = 1 }\nreply = "WITHHOLD"\n'   # that never decides, behind the environment's own
 
 
 def text(generation, owner, metric="rollout/turns_mean", direction="up", ttl=2, **what):
@@ -275,11 +276,12 @@ def test_without_a_proposal_nothing_else_changes(plain_run, tmp_path):
     assert not list(plain_run.glob("rounds")) and not (plain_run / "audit.jsonl").exists()
 
 
-def test_swapping_identical_knobs_and_rules_changes_no_token(plain_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(assemble, "_effective", lambda *arguments: None)   # a config with such a swap is refused
-    swap = Swap(step=3, knobs={"env.max_turns": 2, "user.leak": 0.0}, rules=intention.rules)
-    run = launch(tmp_path, {**CHANGES, "learn.steps": 6}, parts=parts(None, swaps=(swap,)))
-    assert [line["generation"] for line in lines(run)] == [0, 0, 1, 1, 1, 1]
+def test_swapping_identical_knobs_and_rules_changes_no_token(plain_run, tmp_path):
+    """One that changes nothing is refused in a config; so there are two before one update, there and back."""
+    swaps = (Swap(3, {"env.max_turns": 3, "user.leak": 0.1}, intention.rules + ONE_MORE),
+             Swap(3, {"env.max_turns": 2, "user.leak": 0.0}, intention.rules))
+    run = launch(tmp_path, {**CHANGES, "learn.steps": 6}, parts=parts(None, swaps=swaps))
+    assert [line["generation"] for line in lines(run)] == [0, 0, 2, 2, 2, 2]
     for step in range(1, 7):
         once, again = ([episode | {"generation": 0} for episode in lines(side, f"episodes/{step}.jsonl")]
                        for side in (run, plain_run))
@@ -302,7 +304,7 @@ def test_a_hundred_swaps_compile_nothing(tmp_path, monkeypatch):
 
     settings = META | dict(every=1, burn_in=1, ttl_least=1, swaps=100, anchor_tasks=0, blast=1.0)
     settings.pop("anchor_every")
-    run = launch(tmp_path, {**CHANGES, "learn.steps": 210},
+    run = launch(tmp_path, {**CHANGES, "learn.steps": 105},
                  parts=parts(Proposer("busy", busy, at_once=True), settings, checkpoint=Checkpoint(every=100, keep=1)))
     adopted = [line for line in lines(run, "audit.jsonl") if line["event"] == "adopted"]
     assert len(adopted) == 100 and {tuple(line["values"]) for line in adopted} == {
@@ -315,7 +317,7 @@ def test_a_hundred_swaps_compile_nothing(tmp_path, monkeypatch):
 def _other(view):
     """The environment's rules, or the same with one more that never matches, whichever is not in force."""
     own, now = ((view.folder / f"rules/{name}.toml").read_text() for name in ("own", "current"))
-    return own + '\n[[rule]]\nwhen = { vague = 1 }\nreply = "WITHHOLD"\n' if now == own else own
+    return own + ONE_MORE if now == own else own
 
 
 # --- rounds ---------------------------------------------------------------------------------------------------------------
