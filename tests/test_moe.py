@@ -60,6 +60,35 @@ def test_experts_on_several_devices_give_the_numbers_of_one(size):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), spread, run(X, LAYER, None))
 
 
+def test_what_a_product_leaves_undefined_goes_nowhere(monkeypatch):
+    """`ragged_dot` says nothing of rows beyond its groups, which here are the other device's; NaN, they change nothing."""
+    true = jax.lax.ragged_dot
+
+    @jax.custom_vjp
+    def undefined(x, weight, sizes):
+        return fenced(true(fenced(x, sizes, 0), weight, sizes), sizes, np.nan)
+
+    def fenced(x, sizes, beyond):
+        return jnp.where((jnp.arange(len(x)) < sizes.sum())[:, None], x, beyond)
+
+    def backward(saved, grad):
+        x, weight, sizes = saved
+        back = jax.vjp(lambda x, weight: true(x, weight, sizes), fenced(x, sizes, 0), weight)[1]
+        of_x, of_weight = back(fenced(grad, sizes, 0))
+        return fenced(of_x, sizes, np.nan), of_weight, np.zeros(sizes.shape, jax.dtypes.float0)
+
+    undefined.defvjp(lambda *inputs: (undefined(*inputs), inputs), backward)
+
+    def energy(x, gate, up, down):
+        return jnp.sum(jnp.sin(moe._mix(x, moe.route(x, LAYER["router"], CONFIG), gate, up, down, 2)))
+
+    halves = [LAYER[name][2:] for name in ("gate", "up", "down")]
+    run = lambda: jax.jit(jax.value_and_grad(lambda *inputs: energy(*inputs), argnums=(0, 1, 2, 3)))(X, *halves)
+    defined = run()
+    monkeypatch.setattr(jax.lax, "ragged_dot", undefined)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), run(), defined)
+
+
 def test_no_expert_is_collected():
     """The compiled program moves tokens, not experts: no all-gather makes an array as large as a device's experts."""
     mesh, table = make_mesh(1, 1, 1, 8), transformer.parameters(dataclasses.replace(CONFIG, num_experts=16))

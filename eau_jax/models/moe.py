@@ -78,10 +78,10 @@ def _mix(x: Array, routing: Routing, gate: Array, up: Array, down: Array, first:
     expert = jnp.where((expert >= 0) & (expert < count), expert, count)                      # others' are sorted last
     order = jnp.argsort(expert, stable=True)
     sizes = jnp.bincount(expert, length=count).astype(jnp.int32)                             # [E]
-    sorted_x = x.reshape(-1, x.shape[-1])[order // k]                                        # [M k, D]
+    own = (jnp.arange(len(order)) < sizes.sum())[:, None]        # of the others, a product and its gradient are undefined
+    sorted_x = jnp.where(own, x.reshape(-1, x.shape[-1])[order // k], 0)                     # [M k, D]
     inner = jax.nn.silu(jax.lax.ragged_dot(sorted_x, gate, sizes)) * jax.lax.ragged_dot(sorted_x, up, sizes)
-    made = jax.lax.ragged_dot(inner, down, sizes)
-    made = jnp.where((jnp.arange(len(order)) < sizes.sum())[:, None], made, 0)
+    made = jnp.where(own, jax.lax.ragged_dot(inner, down, sizes), 0)
     back = jnp.argsort(order)                                                                # where each choice went
     made = made[back].reshape(-1, k, x.shape[-1]) * routing.weights.reshape(-1, k, 1).astype(x.dtype)
     return made.sum(axis=1).reshape(x.shape)
