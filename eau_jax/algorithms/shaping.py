@@ -53,8 +53,8 @@ def shape_overlong(trajectory: Trajectory, knobs: OverlongKnobs) -> Trajectory:
 
 
 def shape_scaled(trajectory: Trajectory, knobs: ScaledKnobs) -> Trajectory:
-    """Multiplies every reward by scale, after adding bias to the last action's, and clips: clip((R + bias) · scale, ±20) for
-    a terminal R.
+    """Multiplies every reward by scale, after adding bias to the last action's, and clips: clip((R + bias) · scale, ±clip)
+    for a terminal R.
 
     AReaL's recipes for tau2-bench map 0 and 1 to −5 and 5 in this way. AReaL has one reward an episode; here each action's
     is clipped on its own.
