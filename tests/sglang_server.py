@@ -46,6 +46,7 @@ class Switches:
     update_500s: int = 0            # so many updates answer 500 first
     eos: int = -1                   # a stop token of the server's own
     key: str = ""                   # wanted of every request
+    gone: bool = False              # every connection is reset
     dies_after: int = 0             # the process ends after so many requests to /generate; 0: never
 
 
@@ -227,12 +228,21 @@ def handler(state: Scripted) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *args):
             pass
 
+        def reset(self):
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+            self.connection.close()
+
         def do_GET(self):
+            if state.switches.gone:
+                return self.reset()
             self.send(*state.answer("GET", self.path, None))
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             kind = ""
+            if state.switches.gone:
+                return self.reset()
             if self.path == "/generate":
                 with state.changed:
                     state.requests.append(body)
@@ -247,9 +257,7 @@ def handler(state: Scripted) -> type[BaseHTTPRequestHandler]:
             if kind == "stall":
                 return state.closing.wait()
             if kind == "reset":
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.close_connection = True
-                return self.connection.close()
+                return self.reset()
             if state.workers and self.path == "/generate":
                 number = zlib.crc32(self.headers["x-smg-routing-key"].encode())
                 return self.send(*state.workers[number % len(state.workers)].generate(body))

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -209,6 +210,55 @@ def test_a_session_moves_to_a_server_that_answers(monkeypatch):
 
         assert len(run(made, play)) == 4
         assert len(one.requests) == 1 and len(two.requests) == 4 and made.counts["failures"] == 1
+
+
+@pytest.mark.parametrize("how", ["gone", "other weights"])
+def test_a_server_that_cannot_be_brought_back_takes_no_episodes_with_it(how):
+    with sglang_server() as one, sglang_server() as two:
+        made = sampler(one, two)
+
+        async def play():
+            if how == "gone":
+                one.switches.gone = True
+            else:
+                one.script, one.label, one.switches.refuses = ["500"], "default", True
+            for number in range(4):
+                for server in made._fleet.servers:
+                    server.rests_until = 0.0                  # time passes
+                await ask(made, f"s{number}", [5, 6])
+                await made.release(f"s{number}")
+
+        run(made, play)
+        assert len(two.requests) == 4 and made.counts["failures"] == 4      # each was tried once on the other
+
+
+def test_a_router_goes_on_without_a_server_that_is_gone():
+    with sglang_server() as one, sglang_server() as two, sglang_server() as router:
+        router.workers = [two]
+        made = SGLang((one.url, two.url), router=router.url)(QWEN3, slots=8, length=LENGTH, top_p=1.0, top_k=0)
+
+        async def play():
+            one.switches.gone = True
+            router.script = ["reset"]
+            return await ask(made, "s", [5, 6])
+
+        assert run(made, play).tokens.size and made.counts["failures"] == 1
+
+
+def test_a_change_of_temperature_leaves_what_is_being_drawn_as_it_is():
+    with sglang_server(step_s=0.02) as server:
+        made, params = sampler(server), jax.device_put(PARAMS[0])
+
+        async def play():
+            await made.push(params, 0, 0.7)
+            asking = asyncio.ensure_future(ask(made, "s", [5, 6], max_new_tokens=20, stop_ids=()))
+            while not server.active:
+                await asyncio.sleep(0.005)
+            await made.push(params, 0, 0.0)
+            return await asking
+
+        completion = run(made, play)
+        np.testing.assert_allclose(completion.logprobs, said([5, 6], completion.tokens, 0, 0.7), atol=1e-5)
 
 
 def test_an_interrupted_action_goes_on_from_what_it_has():

@@ -71,13 +71,17 @@ class Fleet:
           CallError, PushError, ServerError: when it is not to be used.
         """
         if self._router is not None:
-            for server in self.servers:
-                await self._mend(server)
-            return self._router
-        home, now = self._homes.get(session), time.monotonic()
-        if home is None or home.rests_until > now and any(server.rests_until <= now for server in self.servers):
+            looked_at = [server for server in self.servers if not _rests(server)] or self.servers
+            results = await asyncio.gather(*(self._mend(server) for server in looked_at), return_exceptions=True)
+            wrong = [result for result in results if isinstance(result, BaseException)]
+            for error in wrong:
+                if not isinstance(error, InfraError) or len(wrong) == len(results):
+                    raise error
+            return self._router   # which passes by the servers that do not answer
+        home = self._homes.get(session)
+        rested = [server for server in self.servers if not _rests(server)]
+        if home is None or rested and home not in rested:
             self.forget(session)
-            rested = [server for server in self.servers if server.rests_until <= now]
             home = min(rested or self.servers, key=lambda server: server.sessions)
             self._homes[session] = home
             home.sessions += 1
@@ -91,10 +95,13 @@ class Fleet:
             home.sessions -= 1
 
     def failed(self, server: Server) -> None:
-        """A call failed in passing: whoever can goes elsewhere, and the server is looked at before it is used again."""
+        """A call failed in passing: whoever can goes elsewhere, and the server is looked at before it is used again. All
+        that fails while it rests already is one failure."""
+        now = time.monotonic()
         for one in self.servers if server is self._router else [server]:
-            one.rests_until = time.monotonic() + REST_S * 2 ** min(one.failures, 6)
-            one.failures, one.doubtful = one.failures + 1, True
+            if one.rests_until <= now:
+                one.rests_until, one.failures = now + REST_S * 2 ** min(one.failures, 6), one.failures + 1
+            one.doubtful = True
 
     def answered(self, server: Server) -> None:
         """A call went through."""
@@ -111,13 +118,17 @@ class Fleet:
         await asyncio.shield(server.mending)
 
     async def _mend_now(self, server: Server) -> None:
-        async with await server.locks.get():
-            if server.process is not None:
-                if not server.process.running() or not await asyncio.to_thread(server.process.healthy, HEALTH_S):
-                    await self._restart(server)
-            elif await self._holds(server) not in (None, self._label):
-                await self._update(server)
-            server.doubtful = False
+        try:
+            async with await server.locks.get():
+                if server.process is not None:
+                    if not server.process.running() or not await asyncio.to_thread(server.process.healthy, HEALTH_S):
+                        await self._restart(server)
+                elif await self._holds(server) not in (None, self._label):
+                    await self._update(server)
+                server.doubtful = False
+        except InfraError:
+            self.failed(server)
+            raise
 
     async def _restart(self, server: Server) -> None:
         if server.restarts >= RESTARTS:
@@ -210,6 +221,11 @@ class Fleet:
         for server in self.servers:
             if server.process is not None:
                 await asyncio.to_thread(server.process.stop)
+
+
+def _rests(server: Server) -> bool:
+    """Whether it has failed a moment ago, or is being brought back."""
+    return server.rests_until > time.monotonic() or server.mending is not None and not server.mending.done()
 
 
 def _sound(server: Server) -> bool:

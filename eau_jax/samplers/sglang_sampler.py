@@ -21,11 +21,11 @@ import numpy as np
 
 from eau_jax.clients import sglang_answer
 from eau_jax.clients.per_loop import PerLoop
-from eau_jax.clients.server import LocalServer, ServerProcess
+from eau_jax.clients.server import LocalServer, ServerError, ServerProcess
 from eau_jax.clients.sglang_http import CallError, Connection
 from eau_jax.core.types import InfraError
 from eau_jax.models.config import ModelConfig
-from eau_jax.samplers.fleet import Fleet, Server
+from eau_jax.samplers.fleet import Fleet, PushError, Server
 from eau_jax.samplers.places import Places
 from eau_jax.samplers.sglang import SGLang
 from eau_jax.samplers.types import Completion, Stop, TokenRequest, check_request
@@ -204,7 +204,7 @@ class SGLangSampler:
                     server = await self._fleet.home(request.session)
                     await self._ready(link)
                     finish = await self._draw(link, server, one, room - len(one.tokens))
-            except (CallError, Unusable) as error:
+            except (CallError, PushError, ServerError, Unusable) as error:
                 failures += 1
                 self.counts["failures"] += 1
                 if failures > self._settings.retries or isinstance(error, CallError) and not error.passing:
@@ -229,12 +229,12 @@ class SGLangSampler:
         Raises:
           CallError: when no usable answer came; Unusable: when an answer is not to be used.
         """
-        request, label = one.request, self._label
+        request, label, temperature = one.request, self._label, self._temperature
         rid = f"{self._run}.{next(self._numbers)}"
         body = {
             "rid": rid, "input_ids": [*np.asarray(request.tokens).tolist(), *one.tokens], "return_logprob": True,
             "sampling_params": {
-                "temperature": self._temperature, "top_p": 1.0, "top_k": -1, "max_new_tokens": room,
+                "temperature": temperature, "top_p": 1.0, "top_k": -1, "max_new_tokens": room,
                 "stop_token_ids": list(request.stop_ids), "sampling_seed": request.seed & 0x7FFFFFFF,
                 "skip_special_tokens": False, "no_stop_trim": True}}
         self.counts["requests"] += 1
@@ -259,7 +259,7 @@ class SGLangSampler:
         self._fleet.answered(server)
         one.tokens += part.tokens.tolist()
         # At temperature 0 the distribution is a single point.
-        one.logprobs += part.logprobs.tolist() if self._temperature else [0.0] * len(part.tokens)
+        one.logprobs += part.logprobs.tolist() if temperature else [0.0] * len(part.tokens)
         one.versions += versions
         self.counts.update(tokens=len(part.tokens), prompt_tokens=part.prompt, cached_tokens=part.cached)
         return part.finish
