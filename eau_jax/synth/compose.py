@@ -3,6 +3,7 @@
 import functools
 import itertools
 import random
+from typing import Iterable, Iterator, Sequence
 
 from eau_jax.synth.domain import Atom, Domain
 from eau_jax.synth.record import PlanItem, Skeleton, seed_of
@@ -39,14 +40,18 @@ def compose(domain: Domain, item: PlanItem, seed: int) -> Skeleton:
 @functools.lru_cache(maxsize=256)
 def _combinations(name: str, atoms: tuple[Atom, ...], outcome: str, size: int, seed: int) -> list[tuple[str, ...]]:
     rng = random.Random(seed_of(seed, name, outcome, size))
-    every = [[atom.id for atom in each] for each in itertools.islice(_fitting(atoms, outcome, size), KNOWN)]
+    every = list(itertools.islice(_fitting(itertools.combinations(atoms, size), outcome), KNOWN + 1))
+    if len(every) > KNOWN:
+        drawn = (rng.sample(atoms, size) for _ in itertools.count())
+        every = list(itertools.islice(_fitting(drawn, outcome), KNOWN))
     rng.shuffle(every)
-    return [tuple(each) for each in every]
+    return [tuple(atom.id for atom in each) for each in every]
 
 
-def _fitting(atoms: tuple[Atom, ...], outcome: str, size: int):
-    for each in itertools.combinations(atoms, size):
-        names = {atom.id for atom in each}
+def _fitting(sets: Iterable[Sequence[Atom]], outcome: str) -> Iterator[Sequence[Atom]]:
+    """Those that make a task with this outcome."""
+    for each in sets:
+        size, names = len(each), {atom.id for atom in each}
         refused = sum(atom.grants == "refuse" for atom in each)
         wanted = {"fulfil": refused == 0, "mixed": 0 < refused < size, "refuse": refused == size}[outcome]
         apart = len({atom.group for atom in each}) == size and not any(atom.conflicts & names for atom in each)

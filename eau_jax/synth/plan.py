@@ -5,11 +5,13 @@ import dataclasses
 from typing import Iterator, Mapping
 
 from eau_jax.core.knobs import nearest
+from eau_jax.envs.tau2.plan import GOALS
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.record import PlanItem, canonical, seed_of
 
 OUTCOMES = {"fulfil": 0.78, "mixed": 0.15, "refuse": 0.07}   # share of each; what is refused stays under a quarter
 MOST = 0.25              # of tasks in which something is refused
+CROWD = 4                # distractors at most: the worlds have names and numbers for so many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +64,12 @@ class SynthPlan:
         if refused > MOST + 1e-9:
             raise ValueError(f"outcomes: something is refused in {refused:.0%} of the tasks; allowed: {MOST:.0%}, or "
                              "refusing becomes a habit that pays")
-        if not self.sizes or min(self.sizes) < 1 or min(self.sizes.values()) < 0 or sum(self.sizes.values()) <= 0:
-            raise ValueError(f"sizes = {dict(self.sizes)}; allowed: 1 or more sub-tasks, shares of 0 or more, one above 0")
-        if not self.distractors or min(self.distractors) < 0:
-            raise ValueError(f"distractors = {self.distractors}; allowed: one or more numbers, each 0 or more")
+        if not self.sizes or min(self.sizes) < 1 or max(self.sizes) > GOALS or min(self.sizes.values()) < 0 or sum(
+                self.sizes.values()) <= 0:
+            raise ValueError(f"sizes = {dict(self.sizes)}; allowed: 1 to {GOALS} sub-tasks, shares of 0 or more, one "
+                             "above 0")
+        if not self.distractors or min(self.distractors) < 0 or max(self.distractors) > CROWD:
+            raise ValueError(f"distractors = {self.distractors}; allowed: one or more numbers, each 0 to {CROWD}")
 
 
 def cells(plan: SynthPlan) -> dict[str, tuple[dict, float]]:

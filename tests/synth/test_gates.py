@@ -200,6 +200,7 @@ def test_nondet_a_tool_that_depends_on_salted_hashes(tmp_path):
 
 def test_what_a_plan_refuses():
     for wrong in ({"count": 0}, {"outcomes": {"fulfil": 0.5, "refuse": 0.5}}, {"outcomes": {"fulfill": 1.0}}, {"sizes": {}},
+                  {"sizes": {10: 1.0}}, {"distractors": (5,)},
                   {"similar": 0.0}, {"distractors": ()}):
         with pytest.raises(ValueError, match="allowed|did you mean|unknown"):
             SynthPlan(workshop, **wrong)

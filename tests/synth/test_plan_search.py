@@ -1,16 +1,20 @@
 """Planning against brute force, look-ups, and probing of declarations."""
 
+import collections
 import itertools
 import random
 
 import pytest
 
 from crafted import instance
-from eau_jax.synth.domain import Step, Wish, steps_of
+from eau_jax.envs.tau2.plan import GOALS
+from eau_jax.synth.compose import KNOWN, _combinations
+from eau_jax.synth.domain import Atom, Step, Wish, steps_of
 from eau_jax.synth.domains.retail import retail
 from eau_jax.synth.domains.telecom import telecom
 from eau_jax.synth.domains.workshop import workshop
 from eau_jax.synth.ground import gold
+from eau_jax.synth.plan import CROWD
 from eau_jax.synth.probe import probe
 from eau_jax.synth.search import NoPlan, find, ordered, told
 
@@ -71,6 +75,27 @@ def test_look_ups_are_as_few_as_possible_and_in_order():
     made = instance(workshop, "book", seed=2, distractors=2)
     tools = [step.tool for step in gold(made)]
     assert tools[0].startswith("find_user") and tools[1:] == ["get_user_details", "get_bike_details", "book_repair"]
+
+
+@pytest.mark.parametrize("domain", [workshop, retail])
+def test_there_is_room_for_the_largest_plan(domain):
+    """So many sub-tasks and distractors as a plan may ask for, each sub-task with records of its own."""
+    apart = {atom.group: atom for atom in reversed(domain.atoms) if not atom.requires}
+    for seed in range(20):
+        rng = random.Random(seed)
+        world = domain.build(rng, {"distractors": CROWD, "split": "train"})
+        for atom in list(apart.values())[:GOALS]:
+            atom.make(world, rng)
+
+
+def test_where_there_are_too_many_combinations_all_atoms_are_drawn_alike():
+    """C(30, 4) = 27405 combinations; the first 20000 in order would hold none of the last ten atoms alone."""
+    atoms = tuple(Atom(f"a{place}", "", f"a{place}", "write", None, ()) for place in range(30))
+    found = _combinations("many", atoms, "fulfil", 4, 0)
+    counts = collections.Counter(name for each in found for name in each)
+    assert len(found) == KNOWN and all(len(set(each)) == 4 for each in found)
+    assert max(abs(counts[atom.id] - KNOWN * 4 / 30) for atom in atoms) < 300
+    assert any(all(int(name[1:]) >= 20 for name in each) for each in found)
 
 
 def test_what_nothing_shows_is_named():
