@@ -23,11 +23,16 @@ def from_scratch(config: Config) -> Config:
     return replace(config, {"sft": Sft()})
 
 
+def novices_only(config: Config) -> Config:
+    """Fine-tuning as the quickstart's: short, and without an expert."""
+    return replace(config, {"sft.steps": 240, "sft.expert_share": 0.0})
+
+
 def study() -> Study:
     return Study(
         name="sft",
         environments={"intention": load_config(str(CONFIGS / "quickstart.py")),
-                      "turtle": load_config(str(CONFIGS / "turtle_small.py"))},
+                      "turtle": novices_only(load_config(str(CONFIGS / "turtle_small.py")))},
         methods={"ppo_from_scratch": from_scratch, "sft_then_ppo": lambda config: config},
         baseline="ppo_from_scratch",
         seeds=(0, 1, 2, 3, 4),

@@ -3,7 +3,7 @@
 Reproduces   nothing published: Turtle's rules (UserRL, Qian et al. 2025) on generated scenes.
 Hardware     2 CPU cores, 3 GB of memory.
 Time         about 3 minutes.
-Expected     held-out score about 0.17 after the cold start, 0.27 after 15 updates (five seeds).
+Expected     training success 0.2 -> 0.4 in 20 updates; held-out score 0.40 -> 0.78 (seed 0).
 Command      eau-jax train configs/turtle_small.py
 """
 
@@ -21,6 +21,7 @@ def config() -> Config:
         "name": "turtle_small",
         "env": turtle,
         "tasks": Tasks(generate=turtle_tasks.generate, load=turtle_tasks.load, train=2000, test=128),
+        "sft.steps": 600, "sft.expert_share": 0.5,
         "rollout.max_tokens": 512, "rollout.max_new_tokens": 64,
         "knobs": {**quickstart.knobs, "env.max_turns": 10},
     })
