@@ -19,12 +19,12 @@ import small_learner as small
 from process_worker import restore, save, updates
 
 from eau_jax.core.sharding import by_row, make_mesh, partition
-from eau_jax.learner import critic, rows
+from eau_jax.learner import critic, rows, sft
 from eau_jax.learner.annotate import annotate
 from eau_jax.learner.parts import Rows
 from eau_jax.learner.state import abstract_state, default_knobs, init
 from eau_jax.learner.update import _gradients, gradients, minibatch
-from eau_jax.models import transformer
+from eau_jax.models import heads, transformer
 from eau_jax.models.config import ModelConfig
 
 # Sizes that tell every weight from every activation: 7 layers, rows of 40 tokens.
@@ -166,6 +166,22 @@ def test_two_processes_train_as_one_does(ten_updates):
 
 
 MIXTURE = dataclasses.replace(small.MODEL, family="qwen3_moe", num_experts=4, experts_per_token=2, d_ff=32)
+
+
+@pytest.mark.parametrize("kind, phase", [
+    (critic.own_tower, critic.own_tower.together), (critic.shared_trunk, critic.shared_trunk.together),
+    (critic.own_tower, sft.imitation)], ids=["policy", "joint", "sft"])
+def test_every_phase_that_trains_a_policy_evens_the_experts(kind, phase):
+    """Where nothing has an advantage the balance is the whole loss, and in fine-tuning it comes on top."""
+    learner = small.learner(model=MIXTURE, critic=kind, balance=0.5)
+    trajectory = rows.fit(learner, small.trajectory())
+    batch = minibatch(learner, trajectory, rows.unannotated(trajectory), np.ones(small.P, bool))
+    params = {"policy": transformer.init(MIXTURE, jax.random.key(0)), "frozen": {},
+              "critic": {"head": heads.init_value_head(MIXTURE, jax.random.key(1))}}
+    loss, metrics = jax.jit(lambda params: phase.loss(params, learner, batch, default_knobs(learner)))(params)
+    rest = metrics["nll"].result() if phase is sft.imitation else 0.0
+    assert metrics["expert_balance"].result() > 0.5 and metrics["expert_peak"].result() > 1
+    assert float(loss) == pytest.approx(rest + 0.5 * metrics["expert_balance"].result(), rel=1e-5)
 
 
 @pytest.mark.slow
