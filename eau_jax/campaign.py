@@ -57,8 +57,8 @@ class Launch:
     """folder of the experience pool, which other campaigns may use too; empty: the campaign's own"""
     episodes: int = 0
     """that all runs may play together, those beside the batches included; 0: each run has its config's own limits"""
-    share: float = 0.25
-    """of these episodes for each run but the last one"""
+    share: float = 0.0
+    """of these episodes for each run but the last one; 0: a quarter, or of more than four runs equal parts"""
     method: str = ""
     """file whose `method(config) -> Config` changes the config first, as of `eau-jax train`"""
 
@@ -67,9 +67,17 @@ class Launch:
             raise ConfigError(f"max_runs = {self.max_runs} is out of range; allowed: 1 or more")
         if self.episodes < 0:
             raise ConfigError(f"episodes = {self.episodes} is out of range; allowed: 0 or more")
-        if self.episodes and not (0 < self.share and (self.max_runs - 1) * self.share < 1):
+        if self.share and not (self.episodes and self.max_runs > 1):
+            raise ConfigError(f"share = {self.share:g} would do nothing without episodes that several runs share; give "
+                              f"episodes, and max_runs of 2 or more, or leave it out")
+        if self.episodes and not (0 < self.part and (self.max_runs - 1) * self.part < 1):
             raise ConfigError(f"share = {self.share:g} for each run but the last of max_runs = {self.max_runs} leaves "
-                              f"nothing for that one; allowed: above 0, below {1 / max(self.max_runs - 1, 1):g}")
+                              f"nothing for one of them; allowed: above 0, below {1 / max(self.max_runs - 1, 1):g}")
+
+    @property
+    def part(self) -> float:
+        """Of `episodes`, for each run but the last one."""
+        return self.share or min(0.25, 1 / self.max_runs)
 
 
 @dataclasses.dataclass
@@ -100,9 +108,9 @@ class Campaign:
         """
         check(config)
         self.config, self.home, self._source, self._watch = config, Path(config.root) / config.name, source, watch
-        self._most, self._episodes, self._share = launch.max_runs, launch.episodes, launch.share
+        self._most, self._episodes, self._share = launch.max_runs, launch.episodes, launch.part
         self._batch, self._over = config.rollout.tasks * config.rollout.group, False
-        if launch.episodes and launch.episodes * (launch.share if launch.max_runs > 1 else 1) < self._batch:
+        if launch.episodes and launch.episodes * (launch.part if launch.max_runs > 1 else 1) < self._batch:
             raise ConfigError(f"episodes = {launch.episodes} give the first run less than one batch of {self._batch}; give "
                               f"more episodes, or a larger share")
         self._pool = Path(launch.pool) if launch.pool else self.home / "pool"

@@ -206,11 +206,17 @@ def test_without_episodes_for_a_batch_no_run_is_begun(begin):
 
 @pytest.mark.parametrize("launch, words", [
     ({"episodes": -1}, "episodes = -1 is out of range"),
-    ({"episodes": 64, "max_runs": 5}, "leaves nothing for that one; allowed: above 0, below 0.25"),
-    ({"episodes": 64, "share": 0.0}, "allowed: above 0")])
+    ({"episodes": 64, "max_runs": 5, "share": 0.25}, "leaves nothing for one of them; allowed: above 0, below 0.25"),
+    ({"episodes": 64, "share": -0.1}, "allowed: above 0"), ({"share": 0.25}, "share = 0.25 would do nothing"),
+    ({"episodes": 64, "share": 0.25, "max_runs": 1}, "would do nothing")])
 def test_a_share_that_cannot_be(launch, words):
     with pytest.raises(ConfigError, match=words):
-        Launch(**{"max_runs": 2, "share": 0.25} | launch)
+        Launch(**{"max_runs": 2} | launch)
+
+
+@pytest.mark.parametrize("most, part", [(2, 0.25), (4, 0.25), (5, 0.2), (8, 0.125)])
+def test_each_run_has_a_part_without_a_share(most, part):
+    assert Launch(most, episodes=640).part == part
 
 
 def test_episodes_that_are_no_batch_are_refused(begin):
