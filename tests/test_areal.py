@@ -180,6 +180,16 @@ def test_unsound_tasks_can_be_left_out(folders):
         areal.load(*folders, left_out)
 
 
+def test_where_no_task_is_left_the_first_complaint_of_this_domain_is_told(folders):
+    written(folders[0], [{**each, "user_scenario": None} for each in TASKS])
+    for earlier in ([], ["what was wrong with another domain"]):
+        with pytest.raises(TaskFileError, match="of retail that can be played, found none; the first: .*task 'retail_1'"):
+            areal.load(*folders, earlier)
+    written(folders[0], [{**TASKS[0], "id": "airline_1"}])
+    with pytest.raises(TaskFileError, match="found none$"):
+        areal.load(*folders, ["what was wrong with another domain"])
+
+
 def toml(value):
     """The TOML of an object of lists of flat objects."""
     lines = [f"{name} = []" for name, part in value.items() if not part]

@@ -1,5 +1,6 @@
 """Every gate rejects a task made to fail it, and lets the task pass that was changed for it."""
 
+import copy
 import json
 
 import pytest
@@ -39,6 +40,20 @@ def test_schema_an_unsound_record_and_a_broken_invariant():
     order = _order(CANCEL)
     assert code(workshop, changed(CANCEL, rows=lambda rows: rows["orders"][order].update(price=39.5))) == "SCHEMA"
     assert code(workshop, changed(CANCEL, rows=lambda rows: rows["orders"][order].update(price="1.00"))) == "SCHEMA"
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda user: user.update(ids={"item": ["B1"]}), "user.goals.right: expected classes among item, found record"),
+    (lambda user: user["goals"][0].update(right={"thing": ["B1"]}), "expected classes among record, found thing"),
+    (lambda user: user.update(goals=[]), "1 to 9 goals with three says and values each, found 0 goals"),
+    (lambda user: user["facts"].update(age=["I am 9.", "9"]), "facts among name, zip, email, user_id, .* found age"),
+    (lambda user: user.pop("ids"), "user: expected an object with user_id, facts, ids and goals, found .*'ids' is missing")])
+def test_schema_a_user_that_cannot_be_played(change, words):
+    record = copy.deepcopy(realise(workshop, PHONE).record)
+    workshop.case(record)
+    change(record["user"])
+    with pytest.raises(ValueError, match=words):
+        workshop.case(record)
 
 
 def test_trivial0_what_is_wanted_holds_already():

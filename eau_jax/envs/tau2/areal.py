@@ -123,7 +123,7 @@ def database(folder: Path, name: str, suffix: str) -> Path:
 
 def _checked(folder: Path, name: str, check: Callable[[Record], None], left_out: list[str] | None) -> list[Record]:
     """The sound tasks of one domain."""
-    found = []
+    found, before = [], len(left_out or ())
     for place, domain, record in rows(folder):
         if domain != name:
             continue
@@ -140,7 +140,7 @@ def _checked(folder: Path, name: str, check: Callable[[Record], None], left_out:
             found.append(record)
     if not found:
         raise TaskFileError(f"{folder / TASKS}: expected at least one task of {name} that can be played, found none"
-                            f"{f'; the first: {left_out[0]}' if left_out else ''}")
+                            f"{''.join(f'; the first: {each}' for each in (left_out or ())[before:before + 1])}")
     return found
 
 

@@ -84,7 +84,7 @@ def told(user: Any) -> Plan:
         {"user_id": "...", "facts": {"email": ["My e-mail is ...", "..."]}, "ids": {"record": [...]}, "goals": [GOAL, ...]}
 
     facts: name, zip, email or user_id -> its sentence and its value. ids: class -> every id of that class that a proposal
-    could name. GOAL has the fields of `Goal`.
+    could name; {} for upstream's classes and forms. GOAL has the fields of `Goal`, `right` by the same classes.
 
     Raises:
       ValueError: "field: expected ..., found ...".
@@ -100,6 +100,10 @@ def told(user: Any) -> Plan:
     if wrong or not 1 <= len(goals) <= GOALS or any(len(goal.says) != 3 or len(goal.values) != 3 for goal in goals):
         raise ValueError(f"user: expected facts among {', '.join(_FACTS)}, each a sentence and a value, and 1 to {GOALS} "
                          f"goals with three says and values each, found {', '.join(wrong) or f'{len(goals)} goals'}")
+    classes = user["ids"] or _TOKENS
+    odd = sorted({name for goal in goals for name in goal.right} - set(classes))
+    if odd:
+        raise ValueError(f"user.goals.right: expected classes among {', '.join(classes)}, found {', '.join(odd)}")
     says = {_FACTS[name]: fact[0] for name, fact in user["facts"].items()}
     values = {_FACTS[name]: (fact[1],) for name, fact in user["facts"].items()}
     for place, goal in enumerate(goals):
