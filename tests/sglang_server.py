@@ -47,6 +47,8 @@ class Switches:
     eos: int = -1                   # a stop token of the server's own
     key: str = ""                   # wanted of every request
     gone: bool = False              # every connection is reset
+    holds_after: int = 0            # after so many requests to /generate the next wait until the file `until` is there
+    until: str = ""
     dies_after: int = 0             # the process ends after so many requests to /generate; 0: never
 
 
@@ -250,8 +252,11 @@ def handler(state: Scripted) -> type[BaseHTTPRequestHandler]:
                     kind = state.script[0] if state.script else "ok"
                     if kind in ("500", "400", "stall", "reset", "garbage", "odd"):
                         state.script.pop(0)
-                if 0 < state.switches.dies_after < len(state.requests):
+                    number = len(state.requests)
+                if 0 < state.switches.dies_after < number:
                     os._exit(3)
+                while 0 < state.switches.holds_after < number and not os.path.exists(state.switches.until):
+                    time.sleep(0.01)
             if state.switches.key and self.headers["authorization"] != f"Bearer {state.switches.key}":
                 return self.send(401, {"error": "Unauthorized"})
             if kind == "stall":
