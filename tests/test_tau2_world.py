@@ -20,7 +20,7 @@ from eau_jax.envs.file import TaskFileError
 from eau_jax.envs.tau2.agent import HANDOVER, REFUSAL, tool_call
 from eau_jax.envs.tau2.call import call
 from eau_jax.envs.tau2.database import View
-from eau_jax.envs.tau2.evaluate import basis, evaluate, gold, start
+from eau_jax.envs.tau2.evaluate import evaluate, gold, start
 from eau_jax.envs.tau2.floor import floor
 from eau_jax.envs.upstream_files import FILES, check, described
 from eau_jax.envs.tau2.plan import plan

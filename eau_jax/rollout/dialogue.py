@@ -11,7 +11,7 @@ import numpy as np
 
 from eau_jax.core.batching import Example
 from eau_jax.rollout.template import Chat
-from eau_jax.users.role_play import GREETING, STOP, spoken, system as user_system
+from eau_jax.users.role_play import GREETING, STOP, spoken
 
 
 class Message(NamedTuple):

@@ -5,7 +5,7 @@ that everybody solves; so every name and every argument is checked when a file i
 is no slip: upstream ships a few.
 """
 
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 from eau_jax.core.knobs import nearest
 from eau_jax.envs import file

@@ -18,7 +18,6 @@ import json
 from importlib import resources
 from typing import Any, Callable, Mapping
 
-import numpy as np
 
 from eau_jax.core.part import Act, Env, Kind, Reply, TimeStep
 from eau_jax.core.types import StopReason, Task

@@ -10,7 +10,7 @@ from eau_jax.envs.tau2.call import Refused, checked, short
 from eau_jax.envs.telecom.codes import Do
 from eau_jax.envs.telecom.schema import PARAMETERS, PHONE_TOOLS
 from eau_jax.envs.telecom.tools import (
-    APPS, BILL_STATUS, LINES, LINE_STATUS, MODES, NEXT_BILL, OPENED, PERMISSIONS, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE)
+    APPS, LINES, MODES, NEXT_BILL, OPENED, PERMISSIONS, TOGGLE, UNKNOWN_CUSTOMER, UNKNOWN_LINE)
 
 TODAY = "2025-02-25"
 LAST_MONTH = {"period_start": "2025-01-01", "period_end": "2025-01-31", "issue_date": "2025-01-01", "due_date": "2025-01-15"}
