@@ -12,14 +12,16 @@ from eau_jax.meta.stage import Stage, verdict
 RECENT = 5              # updates whose steps are looked at
 ROOM, ERRORS = 0.02, 2.0   # by which the share of groups that teach something may fall, absolute and in standard errors
 RATE = "rl.policy_optimizer.learning_rate"
-CAREFUL = {"learning_rate": -1, "entropy.coef": 1, "kl.coef": 1, "clip_low": 0, "clip_high": 0}   # ends of knobs' names,
-# and the direction in which each makes learning more careful; 0: either one is small
+CAREFUL = {"learning_rate": -1, "entropy.coef": 1, "kl.coef": 1, "clip_low": 0, "clip_high": 0}
+"""Ends of knobs' names, and the direction in which each makes learning more careful; 0: a clip range counts either way, for
+a narrower one makes smaller steps and a wider one keeps entropy."""
 Row = Mapping[str, Any]
 
 
 def careful(changes: Mapping[str, float], values: Mapping[str, float]) -> bool:
-    """Whether a change only makes learning more careful: smaller steps, more entropy, nearer to the reference. What goes
-    wrong soon after one is the fault that it is made against, so such a change gets the usual room and time."""
+    """Whether a change only makes learning more careful: smaller steps, more entropy, nearer to the reference, another
+    clip range. What goes wrong soon after one is the fault that it is made against, so such a change gets the usual room and
+    time."""
     ways = {path: next((way for end, way in CAREFUL.items() if path.endswith(f".{end}")), None) for path in changes}
     return all(way is not None and (changes[path] - values[path]) * way >= 0 for path, way in ways.items())
 
