@@ -271,7 +271,10 @@ def test_without_a_critic(base):
     (dict(row_width=16), "row_width is 16"), (dict(micro_rows=0), "micro_rows is 0"), (dict(minibatches=5), "allowed: 1 to 4"),
     (dict(advantage=grpo), "reads no values"), (dict(critic=critic.no_critic), "needs a critic"),
     (dict(advantage=grpo, critic=critic.no_critic, critic_warmup=3), "no effect"), (dict(critic_warmup=-1), "at least 0"),
-    (dict(advantage=grpo, critic=critic.no_critic, critic_updates=2), "no effect")])
+    (dict(advantage=grpo, critic=critic.no_critic, critic_updates=2), "no effect"), (dict(balance=-.1), "balance is -0.1"),
+    (dict(mesh=make_mesh(expert=2)), "mesh.expert is 2, but the model has 0 experts"),
+    (dict(mesh=make_mesh(2, 2, 2), micro_rows=6), "mesh.data . mesh.fsdp . mesh.expert = 4"),
+    (dict(model=dataclasses.replace(small.MODEL, attention="splash")), "attention 'splash' cannot run: it needs a TPU")])
 def test_choices_that_do_not_fit_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         small.learner(**changes)
