@@ -155,6 +155,10 @@ def test_a_key_is_sent_and_never_shown(monkeypatch):
             made = sampler(server)
             run(made, lambda: ask(made, "s", [5]))
         assert "wrong" not in str(caught.value)
+        monkeypatch.setenv("SGLANG_API_KEY", "clé")
+        with pytest.raises(ValueError, match="SGLANG_API_KEY holds characters that no key has"):
+            made = sampler(server)
+            run(made, lambda: ask(made, "s", [5]))
 
 
 # What fails

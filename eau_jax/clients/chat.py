@@ -1,4 +1,4 @@
-"""An OpenAI-compatible chat client for LLM users, judges and API models. The only file that imports `openai`."""
+"""An OpenAI-compatible chat client for LLM users, judges and API models."""
 
 import asyncio
 import dataclasses
@@ -7,12 +7,12 @@ import os
 import random
 import time
 import urllib.parse
-import weakref
-from typing import Any, AsyncIterator, NamedTuple
+from typing import Any, NamedTuple
 
 import openai
 
-from eau_jax.clients import answer
+from eau_jax.clients import address, answer
+from eau_jax.clients.per_loop import PerLoop
 from eau_jax.core.types import ContextFull, InfraError, Said
 
 FIRST_DELAY_S = 0.5   # back-off before the first retry; doubles with each
@@ -25,15 +25,6 @@ class _Link(NamedTuple):
 
     api: openai.AsyncOpenAI
     slots: asyncio.Semaphore
-    closer: AsyncIterator[None]   # kept alive: the loop ends it before it closes, and that closes the connections
-
-
-async def _closer(api: openai.AsyncOpenAI) -> AsyncIterator[None]:
-    """Closes the connections when the event loop shuts its generators down."""
-    try:
-        yield
-    finally:
-        await api.close()
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -81,9 +72,12 @@ class ChatClient:
                              "cannot take longer than the whole call: raise deadline_s, to a few times timeout_s")
         if not isinstance(self.model, str) or not self.model:
             raise ValueError(f"ChatClient: model is {self.model!r}; give the name that the server knows it by")
-        self._url = _split(self.base_url)
+        self._url = address.split(self.base_url)
+        if self._url is None:
+            raise ValueError(f"ChatClient: base_url is {self.base_url!r}; it must begin with http:// or https:// and name a "
+                             "server, such as http://localhost:8000/v1")
         self._limit = "max_tokens"    # what the server calls it
-        self._links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Link] = weakref.WeakKeyDictionary()
+        self._links = PerLoop(self._open, lambda link: link.api.close())
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -101,7 +95,7 @@ class ChatClient:
         """
         messages = [{name: answer.whole(text) for name, text in message.items()} for message in messages]
         end, attempts, last = time.monotonic() + self.deadline_s, 0, "all slots are taken (max_concurrency)"
-        link = await self._link()
+        link = await self._links.get()
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + self.deadline_s), link.slots:
                 while True:
@@ -134,23 +128,11 @@ class ChatClient:
                 model=self.model, messages=messages, temperature=self.temperature, **{self._limit: self.max_tokens})
             return answer.read(raw.text)
 
-    async def _link(self) -> _Link:
-        """The connections of the running event loop; those of another loop cannot be used in this one."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._links:
-            key = self._key()
-            api = openai.AsyncOpenAI(base_url=self.base_url.strip(), api_key=key if key else "none", max_retries=0,
-                                     timeout=self.timeout_s)
-            self._links[loop] = _Link(api, asyncio.Semaphore(self.max_concurrency), _closer(api))
-            await anext(self._links[loop].closer)
-        return self._links[loop]
-
-    def _key(self) -> str:
-        key = os.environ.get(self.api_key_variable, "").strip()
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise ValueError(f"the environment variable {self.api_key_variable} holds characters that no key has (spaces, "
-                             "line breaks or letters beyond ASCII); set it to the key alone")
-        return key
+    def _open(self) -> _Link:
+        key = address.key(self.api_key_variable)
+        api = openai.AsyncOpenAI(base_url=self.base_url.strip(), api_key=key if key else "none", max_retries=0,
+                                 timeout=self.timeout_s)
+        return _Link(api, asyncio.Semaphore(self.max_concurrency))
 
     def _described(self, error: Exception) -> str:
         """What failed and, where it is known, what mends it."""
@@ -176,19 +158,6 @@ class ChatClient:
     def _failure(self, attempts: int, last: str) -> str:
         shown = urllib.parse.urlunsplit((self._url.scheme, _host(self._url), self._url.path, "", ""))
         return f"chat server {shown} (model {self.model}): gave up after {attempts} attempt(s): {last}"
-
-
-def _split(base_url: str) -> urllib.parse.SplitResult:
-    """The parts of the address; raises ValueError for what is none."""
-    try:
-        url = urllib.parse.urlsplit(base_url.strip())
-        usable = url.scheme in ("http", "https") and url.hostname and (url.port is None or url.port > 0)
-    except (ValueError, AttributeError):
-        usable = False
-    if not usable:
-        raise ValueError(f"ChatClient: base_url is {base_url!r}; it must begin with http:// or https:// and name a server, "
-                         "such as http://localhost:8000/v1")
-    return url
 
 
 def _host(url: urllib.parse.SplitResult) -> str:

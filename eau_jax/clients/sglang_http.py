@@ -5,12 +5,11 @@ Requests go straight to the address, never through a proxy that the environment 
 
 import asyncio
 import json
-import os
 from typing import Any, Mapping, NamedTuple
 
 import openai
 
-from eau_jax.clients.address import address
+from eau_jax.clients.address import address, key
 from eau_jax.clients.per_loop import PerLoop
 from eau_jax.core.types import InfraError
 
@@ -48,8 +47,8 @@ class Connection:
         self._api = PerLoop(self._open, lambda api: api.close())
 
     def _open(self) -> openai.AsyncOpenAI:
-        key = os.environ.get(self._key_variable, "").strip()
-        return openai.AsyncOpenAI(base_url=self.url, api_key=key if key else "none", max_retries=0, timeout=None,
+        held = key(self._key_variable)
+        return openai.AsyncOpenAI(base_url=self.url, api_key=held if held else "none", max_retries=0, timeout=None,
                                   http_client=openai.DefaultAsyncHttpxClient(trust_env=False, timeout=None))
 
     async def get(self, path: str, *, seconds: float) -> Any:
@@ -87,8 +86,8 @@ class Connection:
         return f"; set the environment variable {self._key_variable} to the server's key"
 
     def _shown(self, text: str) -> str:
-        key = os.environ.get(self._key_variable, "").strip()
-        text = text.replace(key, "[key]") if key else text
+        held = key(self._key_variable)
+        text = text.replace(held, "[key]") if held else text
         return " ".join(text.split())[:SHOWN]
 
 
