@@ -130,11 +130,13 @@ def _made(plan: SynthPlan, missing: list[int], elsewhere: Callable[[Domain], Any
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(min(plan.jobs, len(missing)), mp_context=context) as pool:
         futures = {pool.submit(_in_worker, values, number): number for number in missing}
-        for future in concurrent.futures.as_completed(futures):
-            try:
+        try:
+            for future in concurrent.futures.as_completed(futures):
                 yield futures[future], future.result()
-            except concurrent.futures.process.BrokenProcessPool as error:
-                raise InfraError(f"a process that makes tasks has ended ({error}); the same command goes on") from error
+        except concurrent.futures.process.BrokenProcessPool as error:
+            raise InfraError(f"a process that makes tasks has ended ({error}); the same command goes on") from error
+        finally:
+            pool.shutdown(cancel_futures=True)    # after a failure nobody would write what is still to be made
 
 
 def _in_worker(values: str, number: int) -> str:

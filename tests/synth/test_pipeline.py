@@ -20,6 +20,7 @@ from eau_jax.synth.export import _Read, tasks
 from eau_jax.synth.plan import SynthPlan, cells, items
 from eau_jax.synth.play import Stage, decide
 from eau_jax.synth.record import KINDS, Instance, PlanItem, Rollout, read, unwrap, wrap
+from eau_jax.synth.replay import load_domain
 from eau_jax.synth.select import Passed, select
 from eau_jax.users.rules import compile_rules, decide as compiled_decide
 
@@ -111,6 +112,26 @@ def test_two_processes_write_the_same_bytes(tmp_path):
     one = files(pipeline.run(plan(tmp_path, name="one")))
     two = files(pipeline.run(plan(tmp_path, name="two", jobs=2)))
     assert one == two
+
+
+@pytest.mark.slow
+def test_after_a_failure_no_further_shards_are_made(tmp_path):
+    """By a domain that leaves a file for every world it builds."""
+    code, builds = tmp_path / "counted.py", tmp_path / "builds"
+    builds.mkdir()
+    code.write_text(
+        "from pathlib import Path\nfrom eau_jax.synth.domains.workshop import workshop\n\n"
+        f"def build(rng, cell):\n    Path({str(builds)!r}, str(rng.getstate()[1][0])).touch()\n"
+        "    return workshop.build(rng, cell)\n\n"
+        f"domain = workshop._replace(where={str(code) + ':domain'!r}, build=build)\n")
+
+    def fail(done, total):
+        if done:
+            raise Killed
+
+    with pytest.raises(Killed):
+        pipeline.run(plan(tmp_path, domain=load_domain(f"{code}:domain"), count=20, shard=1, jobs=2, novices=0), fail)
+    assert 1 <= len(list(builds.iterdir())) < 12
 
 
 def test_records_are_typed_and_named_by_their_content():

@@ -18,7 +18,6 @@ import json
 from importlib import resources
 from typing import Any, Callable, Mapping
 
-
 from eau_jax.core.part import Act, Env, Kind, Reply, TimeStep
 from eau_jax.core.types import StopReason, Task
 from eau_jax.envs import message
