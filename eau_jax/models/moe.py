@@ -1,6 +1,8 @@
 """The feed-forward block of a mixture of experts (Qwen3-MoE): each token goes to the k experts that its router likes best.
 
-No token is ever dropped. Tokens are sorted by expert, and each expert multiplies its own run of them (`ragged_dot`). On a
+No token is ever dropped. Tokens are sorted by expert, and each expert multiplies its own run of them (`ragged_dot`). Where
+XLA has no grouped product it multiplies every token with every expert of the device and masks: E times the work, and arrays
+[E, M k, D]. Its CPU backend does so always, which is enough for tests, and its CUDA backend where cuDNN has no kernel. On a
 mesh, an axis `expert` of n devices gives each device 1 / n of the experts: the devices of the axis collect their tokens,
 each adds what its own experts make of them, and the sums return to where the tokens came from. Weights stay where they are.
 
