@@ -7,7 +7,7 @@ import json
 from typing import Any, Mapping, Sequence
 
 from eau_jax.core.records import RunFolder, plain, read_lines
-from eau_jax.meta import audit, watch
+from eau_jax.meta import audit, interventions, watch
 from eau_jax.meta.asking import Answer
 from eau_jax.meta.snapshot import Sources
 
@@ -61,8 +61,7 @@ class CoevolutionRecords:
 
 def anchors(rows: Sequence[Any]) -> list[watch.Anchor]:
     """The plays of the anchor tasks among the rows of metrics."""
-    return [watch.Anchor(row["step"], row["anchor/success"], int(row["anchor/episodes"])) for row in rows
-            if row.get("anchor/success") is not None]
+    return [watch.Anchor(*play) for play in interventions.anchors(rows)]
 
 
 def told(change: Mapping[str, Any]) -> str:
