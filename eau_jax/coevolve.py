@@ -179,7 +179,7 @@ class Coevolution:
                   "weights": weights, "triggers": [trigger._asdict() for trigger in triggers]}
         self._records.write(f"proposals/{change['id']}/verdict.json", record)
         self._records.note(step, change["status"], id=change["id"], result=verdict.result, reason=reason,
-                   **self._effective(generation, change["changes"]))
+                           **self._effective(generation, change["changes"]))
         self._say(f"update {step}: change {change['id']} is {'taken back' if back else 'kept'} ({verdict.result}): {reason}")
         return generation
 
@@ -196,8 +196,8 @@ class Coevolution:
             self._refuse(step, change, stage.reason)
 
     def _set_aside(self, step: int, generation: Generation) -> Generation:
-        """Leaves out the few tasks that a causal test has found broken: neither a script nor a policy can do them. What was
-        tested otherwise holds for the others too. At least a batch of tasks stays."""
+        """Leaves out the few tasks that a causal test has found broken: the environment's own script fails on them, or its
+        repetitions differ. What was tested otherwise holds for the others too. At least a batch of tasks stays."""
         meta, total = self._config.meta, len(self._parts.train.tasks)
         found = {task for kept in self._results.values() if kept["result"]["few"] for task in kept["result"]["tasks"]}
         new = sorted(found - set(generation.set_aside))
