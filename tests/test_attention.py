@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from eau_jax.core.sharding import make_mesh
 from eau_jax.models import attention
 from eau_jax.models.attention import choose
 
@@ -49,6 +50,17 @@ def full(q, k, v, ids):
 def test_xla_is_the_formula():
     q, k, v, ids = rows(2, 160, 4, 2, 16)
     np.testing.assert_allclose(jax.jit(attention.attend)(q, k, v, ids), full(q, k, v, ids), atol=1e-5)
+
+
+@pytest.mark.parametrize("kv_heads, own", [(2, (1, 96, 2, 16)), (1, (1, 96, 4, 16))])
+def test_a_kernel_gets_a_devices_own_rows_and_heads(monkeypatch, kv_heads, own):
+    """On two by two devices; one key-value head cannot be cut, so then neither are the queries that read it."""
+    seen = []
+    monkeypatch.setattr(attention, "attend_splash", lambda q, *rest: seen.append(q.shape) or attention.attend_xla(q, *rest))
+    inputs, mesh = rows(2, 96, 4, kv_heads, 16), make_mesh(2, 1, 2, devices=jax.devices()[:4])
+    found = jax.jit(lambda *inputs: attention.attend(*inputs, "splash", mesh))(*inputs)
+    assert seen == [own]
+    np.testing.assert_allclose(found, full(*inputs), atol=1e-5)
 
 
 @pytest.mark.slow
