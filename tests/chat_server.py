@@ -15,8 +15,10 @@ import contextlib
 import json
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Iterator
+
+from local_http import serving
 
 MARK = "The reply to say in your own words: "
 
@@ -117,15 +119,9 @@ def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s
             self.end_headers()
             self.wfile.write(data)
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    httpd.daemon_threads = True
-    state.base_url = f"http://127.0.0.1:{httpd.server_address[1]}/v1"
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield state
-    finally:
-        state.closing.set()
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
+    with serving(Handler) as url:
+        state.base_url = f"{url}/v1"
+        try:
+            yield state
+        finally:
+            state.closing.set()

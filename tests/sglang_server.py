@@ -21,11 +21,13 @@ import struct
 import threading
 import time
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Iterator
 
 import numpy as np
+
+from local_http import HttpServer, serving
 
 PATHS = ("/generate", "/health", "/model_info", "/server_info", "/pause_generation", "/continue_generation",
          "/abort_request", "/update_weights_from_disk", "/flush_cache", "/get_load")
@@ -284,30 +286,17 @@ def handler(state: Scripted) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads, request_queue_size = True, 128
-
-    def handle_error(self, request, client_address):
-        pass   # a connection that the test has reset
-
-
 @contextlib.contextmanager
 def sglang_server(**switches) -> Iterator[Scripted]:
     """A running server; see `Switches`."""
     state = Scripted(**switches)
-    httpd = _Server(("127.0.0.1", 0), handler(state))
-    state.url = f"http://127.0.0.1:{httpd.server_address[1]}"
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield state
-    finally:
-        state.closing.set()
-        with state.changed:
-            state.changed.notify_all()
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
+    with serving(handler(state)) as state.url:
+        try:
+            yield state
+        finally:
+            state.closing.set()
+            with state.changed:
+                state.changed.notify_all()
 
 
 def main(arguments: list[str], switches: dict) -> None:
@@ -321,4 +310,4 @@ def main(arguments: list[str], switches: dict) -> None:
     state = Scripted(**switches)
     state.load(given.model_path, given.weight_version)
     time.sleep(delay)
-    _Server(("127.0.0.1", given.port), handler(state)).serve_forever()
+    HttpServer(("127.0.0.1", given.port), handler(state)).serve_forever()

@@ -200,7 +200,7 @@ def test_a_start_goes_on_when_the_episode_that_asked_for_it_is_over(tmp_path):
 
 def test_a_server_that_keeps_dying_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr("eau_jax.samplers.fleet.RESTARTS", 2)
-    made = sampler(local(tmp_path / "log", dies_after=1), retries=9)
+    made = sampler(local(tmp_path / "log", dies_after=1), retries=2)
 
     async def play():
         for number in range(9):

@@ -161,23 +161,23 @@ def check_apart(apart: Mapping[str, Mapping[str, set[str]]]) -> None:
 
 
 def balanced(turns: Sequence[UserTurn]) -> list[UserTurn]:
-    """The turns, of the commonest acts so many left out that the shares of SHARES are reached, where there are any such
-    turns at all. Which ones are left out depends on their content alone.
+    """The turns, of the commonest acts so many left out that the shares of SHARES are reached. A share that could not be
+    reached without turns of SHARES' own acts left out costs nothing. Which ones are left out depends on their content alone.
 
     A turn of a conversation that is left out as a target still stands before the later ones.
     """
     rare = {act for acts, _ in SHARES.values() for act in acts}
-    most = len(turns)
+    most, least = len(turns), sum(turn.act in rare for turn in turns)
     for acts, share in SHARES.values():
-        count = sum(turn.act in acts for turn in turns)
-        most = min(most, int(count / share)) if count else most
+        room = int(sum(turn.act in acts for turn in turns) / share)
+        most = min(most, room) if room >= max(least, 1) else most
     by_act = collections.defaultdict(list)
     for turn in turns:
         by_act[turn.act].append(turn.key)
-    room, kept = most - sum(len(keys) for act, keys in by_act.items() if act in rare), set()
+    room, kept = most - least, set()
     common = sorted((len(keys), act) for act, keys in by_act.items() if act not in rare)
     for place, (count, act) in enumerate(common):        # the smallest first: what they leave is the larger ones'
-        given = min(count, max(room, 0) // (len(common) - place))
+        given = min(count, room // (len(common) - place))
         kept |= set(sorted(by_act[act])[:given])
         room -= given
     return [turn for turn in turns if turn.act in rare or turn.key in kept]

@@ -194,6 +194,8 @@ def test_balancing_leaves_out_the_commonest_acts():
     assert len(kept) == 40 and counts == {"answer": 12, "confirm": 12, "stop": 4, "withhold": 3, "unknown": 3, "correct": 6}
     assert datasets.balanced(list(reversed(given))) == list(reversed(kept))
     assert datasets.balanced(turns("answer", "stop")) == turns("answer", "stop")     # nothing rare: nothing to balance
+    given = turns(*["answer"] * 50, *["withhold"], *["correct"] * 30)      # 15 % is out of reach, and 10 % there already
+    assert datasets.balanced(given) == given
 
 
 @pytest.mark.parametrize("reply, act, learned", [

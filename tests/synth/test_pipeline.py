@@ -121,7 +121,7 @@ def test_after_a_failure_no_further_shards_are_made(tmp_path):
     builds.mkdir()
     code.write_text(
         "from pathlib import Path\nfrom eau_jax.synth.domains.workshop import workshop\n\n"
-        f"def build(rng, cell):\n    Path({str(builds)!r}, str(rng.getstate()[1][0])).touch()\n"
+        f"def build(rng, cell):\n    Path({str(builds)!r}, str(rng.getstate()[1][1])).touch()\n"
         "    return workshop.build(rng, cell)\n\n"
         f"domain = workshop._replace(where={str(code) + ':domain'!r}, build=build)\n")
 
