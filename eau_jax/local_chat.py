@@ -66,7 +66,8 @@ class LocalChat:
             completion = (await self._engine.generate([request]))[0]
         finally:
             await self._engine.release(session)
-        return Said(self._chat.read(completion.tokens), "length" if completion.stop == "length" else "stop")
+        return Said(self._chat.read(completion.tokens), "length" if completion.stop == "length" else "stop",
+                    (len(tokens), len(completion.tokens)))
 
     async def _load(self) -> None:
         model, params = hf.load(Path(self.model), param_dtype=self.param_dtype)

@@ -53,7 +53,8 @@ def _read(body: str) -> Said:
     calls = message.get("tool_calls") or [{"function": call} for call in [message.get("function_call")] if call]
     if not isinstance(calls, list):
         raise ValueError(f"the tool_calls are no list: {_shown(calls)}")
-    return Said(whole("\n".join([text] * bool(text) + [_call(call) for call in calls])), finish)
+    return Said(whole("\n".join([text] * bool(text) + [_call(call) for call in calls])), finish,
+                _tokens(found.get("usage")))
 
 
 def whole(text: str) -> str:
@@ -69,6 +70,12 @@ def context_full(status: int, text: str) -> bool:
 def filtered(status: int, text: str) -> bool:
     """Whether the provider's content filter refused the request."""
     return status in _REFUSALS and _FILTERED.search(text) is not None
+
+
+def _tokens(usage: Any) -> tuple[int, int] | None:
+    """(read, written), where the server counts them."""
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else [None]
+    return tuple(counts) if all(type(count) is int and count >= 0 for count in counts) else None
 
 
 def _text(content: Any) -> str:

@@ -55,13 +55,15 @@ class ContextFull(InfraError):
 
 
 class Said(str):
-    """What a chat model said: its words and how they ended ("stop", "length", "content_filter", ...), as its server says it."""
+    """What a chat model said: its words, how they ended ("stop", "length", "content_filter", ...) as its server says it, and
+    (tokens read, tokens written), None where the server does not say."""
 
     finish: str
+    tokens: tuple[int, int] | None
 
-    def __new__(cls, text: str, finish: str = "stop") -> "Said":
+    def __new__(cls, text: str, finish: str = "stop", tokens: tuple[int, int] | None = None) -> "Said":
         said = super().__new__(cls, text)
-        said.finish = finish
+        said.finish, said.tokens = finish, tokens
         return said
 
 
