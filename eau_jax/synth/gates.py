@@ -19,11 +19,18 @@ from typing import Any, Callable, Mapping, NamedTuple
 
 from eau_jax.synth.domain import Case, Domain, Look, Step, Verdict, Wish, steps_of
 from eau_jax.synth.ground import gold
-from eau_jax.synth.mutants import KILLED, TRIES, killed, null_scores
+from eau_jax.synth.mutants import null_scores, tried
 from eau_jax.synth.record import Instance, Report
 from eau_jax.synth.search import Seen, note, underivable
 
-NULL = 0.01              # a null agent may pass so often
+
+class Limits(NamedTuple):
+    """How strict the gates are."""
+
+    null: float = 0.01             # a null agent passes so often at most
+    tries: int = 100               # random agents
+    killed: float = 0.95           # share of the wrong plans that the checker rejects at least
+    time: float = 0.8              # share of the turn limit that a conversation of the oracle takes at most
 
 
 class Reject(NamedTuple):
@@ -40,6 +47,7 @@ class Subject(NamedTuple):
     plan: tuple[Step, ...]
     wishes: tuple[Wish, ...]
     measures: dict[str, Any]
+    limits: Limits = Limits()
 
     @property
     def tells(self) -> list[str]:
@@ -55,10 +63,10 @@ class Subject(NamedTuple):
         return state, self.case.judge(state, plan, self.tells if said is None else said), failure
 
 
-def subject(domain: Domain, instance: Instance) -> Subject:
+def subject(domain: Domain, instance: Instance, limits: Limits = Limits()) -> Subject:
     """Raises ValueError("field: expected ..., found ...") for an unsound task."""
     return Subject(domain, instance, domain.case(instance.record), gold(instance),
-                   tuple(Wish(**each) for each in instance.wishes), {})
+                   tuple(Wish(**each) for each in instance.wishes), {}, limits)
 
 
 def is_sound(this: Subject) -> Reject | None:
@@ -128,18 +136,22 @@ def orders(this: Subject) -> None:
 
 def resists(this: Subject) -> Reject | None:
     """G7: agents that do not try fail."""
-    scores = null_scores(this.domain, this.case, random.Random(this.instance.skeleton.seed ^ 2), TRIES)
+    scores = null_scores(this.domain, this.case, random.Random(this.instance.skeleton.seed ^ 2), this.limits.tries)
     this.measures["null"] = max(scores.values())
     best = max(scores, key=scores.get)
-    return Reject("TRIVIAL1", f"{best}: {scores[best]:.2f}") if scores[best] > NULL else None
+    return Reject("TRIVIAL1", f"{best}: {scores[best]:.2f}") if scores[best] > this.limits.null else None
 
 
 def discerns(this: Subject) -> Reject | None:
     """G8: wrong plans fail."""
-    caught, total, escaped = killed(this.domain, this.case, this.plan, this.tells, this.measures["final"],
-                                    random.Random(this.instance.skeleton.seed ^ 3))
-    this.measures["mutants"] = [caught, total]
-    return Reject("WEAKCHECK", f"{caught} of {total}; passes: {escaped}") if caught < KILLED * total else None
+    plans = list(tried(this.domain, this.case, this.plan, this.tells, this.measures["final"],
+                       random.Random(this.instance.skeleton.seed ^ 3)))
+    escaped = [name for name, solved in plans if solved]
+    caught, total = len(plans) - len(escaped), len(plans)
+    this.measures["mutants"], this.measures["escaped"] = [caught, total], escaped
+    if caught >= this.limits.killed * total:
+        return None
+    return Reject("WEAKCHECK", f"{caught} of {total}; passes: {escaped[0]}")
 
 
 def is_derivable(this: Subject) -> Reject | None:
@@ -189,10 +201,10 @@ GATES: tuple[Callable[[Subject], Reject | None], ...] = (
     is_sound, compiles, is_open, is_solvable, is_derivable, is_minimal, orders, is_unique, obeys, resists, discerns)
 
 
-def gate(domain: Domain, instance: Instance) -> Report:
+def gate(domain: Domain, instance: Instance, limits: Limits = Limits()) -> Report:
     """The report of the gates on one task; `measures["final"]` is the digest of the gold state, for G4."""
     try:
-        this = subject(domain, instance)
+        this = subject(domain, instance, limits)
     except ValueError as error:
         return Report("SCHEMA", str(error), {})
     for each in GATES:

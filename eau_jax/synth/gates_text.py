@@ -18,7 +18,6 @@ from eau_jax.synth.signature import of_record
 from eau_jax.synth.user import hard
 
 GRAM = 8                 # words in a row that must not recur
-TIME = 0.8               # share of the turn limit that a conversation of the oracle may take
 _NAME = re.compile(r"\b[A-Z][a-z]+ [A-Z][a-z]+\b|\S+@\S+\.\w+|\b[a-z]+_[a-z]+_\d+\b")
 _WORD = re.compile(r"[a-z0-9#@_.-]*[a-z0-9]")
 
@@ -77,13 +76,13 @@ def keeps_secrets(domain: Domain, record: Mapping[str, Any], instance: Instance,
     return Reject("LEAK", f"the user's text holds what has to be looked up: {found}") if found else None
 
 
-def is_playable(rollouts: Iterable[Rollout], limit: int) -> Reject | None:
-    """G10, on the oracle's conversations with every persona. Where one failed outside everybody's control, nothing is said
+def is_playable(rollouts: Iterable[Rollout], most: float) -> Reject | None:
+    """G10, on the oracle's conversations with every persona, of `most` messages of the agent. Where one failed outside everybody's control, nothing is said
     about the task: it is left out under that code."""
     for rollout in rollouts:
         if rollout.stop == StopReason.INFRA_ERROR.value:
             return Reject("INFRA", rollout.error)
-        if not rollout.success or len(rollout.turns) > TIME * limit:
+        if not rollout.success or len(rollout.turns) > most:
             return Reject("USERBLOCK", f"{rollout.persona}: {rollout.stop} after {len(rollout.turns)} messages")
     return None
 

@@ -5,8 +5,6 @@ from typing import Any, Iterator, Sequence
 
 from eau_jax.synth.domain import Case, Domain, State, Step
 
-TRIES = 100              # random agents
-KILLED = 0.95            # of the wrong plans
 HANDS = "by hand: "
 SUMMARY = "The customer needs help."
 
@@ -30,14 +28,13 @@ def _drawn(domain: Domain, case: Case, state: State, name: str, rng: random.Rand
     return Step(name, domain.arguments(case, state, name, rng), domain.actions[name].who)
 
 
-def killed(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str], final: str,
-           rng: random.Random) -> tuple[int, int, str]:
-    """(wrong plans that the checker rejects, wrong plans, one that it lets pass or "").
+def tried(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str], final: str,
+          rng: random.Random) -> Iterator[tuple[str, bool]]:
+    """(name, whether the checker lets it pass) of every wrong plan.
 
     A mutant whose calls have the effect of the gold plan to the last digit is the gold plan in other words, not a wrong one,
     unless it leaves something unsaid. What the user's own hands do otherwise is another way where it is enough.
     """
-    caught, total, escaped = 0, 0, ""
     for name, mutant, words in mutants(domain, case, plan, said, rng):
         state = case.start
         for step in mutant:
@@ -47,10 +44,7 @@ def killed(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str]
         solved = case.judge(state, mutant, words).solved
         if solved and name.startswith(HANDS):
             continue
-        total += 1
-        caught += not solved
-        escaped = escaped or (name if solved else "")
-    return caught, total, escaped
+        yield name, solved
 
 
 def mutants(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str],

@@ -22,19 +22,15 @@ from typing import Any, Callable, Iterator, Mapping
 from eau_jax.core.records import RunFolder, RunFolderError, read_json, read_lines, write_atomic
 from eau_jax.core.types import InfraError
 from eau_jax.synth import gates_text
-from eau_jax.synth.attribute import attribute
 from eau_jax.synth.compose import compose
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.export import export
-from eau_jax.synth.gates import Reject, gate
-from eau_jax.synth.ground import gold, ground
+from eau_jax.synth.gates import Limits
+from eau_jax.synth.item import Bench, records
 from eau_jax.synth.plan import SynthPlan, cells, items
-from eau_jax.synth.play import Stage, task_of
-from eau_jax.synth.realise import realise
-from eau_jax.synth.record import (
-    SCHEMA, Instance, PlanItem, Report, Rollout, Scenario, canonical, code_digest, lines, seed_of, wrap)
+from eau_jax.synth.play import Stage
+from eau_jax.synth.record import SCHEMA, PlanItem, canonical, code_digest, lines, wrap
 from eau_jax.synth.replay import Replayer, load_domain
-from eau_jax.synth.search import NoPlan
 
 BACKEND = {"kind": "symbolic"}
 
@@ -154,66 +150,13 @@ def shard(plan: SynthPlan, number: int, replayer: Replayer) -> str:
     """The records of one shard, as JSON lines."""
     start = number * plan.shard
     wanted = itertools.islice(items(plan), start, start + plan.shard)
-    stage, sealed = Stage(plan.domain), gates_text.seal(plan.domain, plan.sealed)
-    return "".join(lines(_item(plan, item, stage, replayer, sealed)) for item in wanted)
+    bench = Bench(plan.domain, Stage(plan.domain), replayer, gates_text.seal(plan.domain, plan.sealed), Limits(),
+                  plan.novices)
+    return "".join(lines(_item(plan, item, bench)) for item in wanted)
 
 
-def _item(plan: SynthPlan, item: PlanItem, stage: Stage, replayer: Replayer,
-          sealed: gates_text.Sealed) -> Iterator[dict[str, Any]]:
-    """Every record of one plan item, one stage after the other, up to the stage that rejects it."""
-    domain = plan.domain
+def _item(plan: SynthPlan, item: PlanItem, bench: Bench) -> Iterator[dict[str, Any]]:
+    """Every record of one plan item."""
     planned = wrap(item)
     yield planned
-    skeleton = compose(domain, item, plan.seed)
-    composed = wrap(skeleton, [planned["id"]])
-    yield composed
-    try:
-        instance = ground(domain, skeleton)
-    except NoPlan as error:
-        yield wrap(Report("NOPLAN", str(error), {}), [composed["id"]])
-        return
-    except ValueError as error:
-        yield wrap(Report("SCHEMA", str(error), {}), [composed["id"]])
-        return
-    grounded = wrap(instance, [composed["id"]])
-    yield grounded
-    report = gate(domain, instance)
-    if not report.code:
-        report = _elsewhere(report, instance, replayer)
-    if report.code:
-        yield wrap(report, [grounded["id"]])
-        return
-    scenario = realise(domain, instance)
-    realised = wrap(scenario, [grounded["id"]])
-    yield realised
-    rollouts = list(_rollouts(plan, stage, instance, scenario))
-    opening = domain.env.prompt(task_of(domain, scenario.record))[1]
-    rejected = (gates_text.keeps_secrets(domain, scenario.record, instance, opening)
-                or gates_text.is_apart(domain, scenario.record, instance.facts, sealed)
-                or gates_text.is_playable([each for each in rollouts if each.agent == "oracle"], domain.limit))
-    yield wrap(report if rejected is None else Report(*rejected, report.measures), [grounded["id"], realised["id"]])
-    for rollout in rollouts:
-        played = wrap(rollout, [realised["id"]])
-        yield played
-        if not rollout.success:
-            yield wrap(attribute(domain, instance, scenario, rollout), [played["id"]])
-
-
-def _elsewhere(report: Report, instance: Instance, replayer: Replayer) -> Report:
-    """G4."""
-    found, here = replayer.digest(instance.record, gold(instance)), report.measures["final"]
-    if found == here:
-        return report
-    return Report(*Reject("NONDET", f"another process ends in {found}, this one in {here}"), report.measures)
-
-
-def _rollouts(plan: SynthPlan, stage: Stage, instance: Instance, scenario: Scenario) -> Iterator[Rollout]:
-    """The oracle with every persona, then the novice with the task's own."""
-    domain, own = plan.domain, instance.skeleton.cell["persona"]
-    for name, persona in domain.personas.items():
-        task = task_of(domain, domain.dressed(scenario.record, name))
-        yield stage.play(task, domain.env.expert, "oracle", name, persona.knobs, 0)
-    for number in range(plan.novices):
-        seed = seed_of(instance.skeleton.seed, "novice", number) % 2**31
-        yield stage.play(task_of(domain, scenario.record), domain.env.novice, "novice", own, domain.personas[own].knobs,
-                         seed)
+    yield from records(bench, compose(plan.domain, item, plan.seed), planned["id"])

@@ -7,10 +7,11 @@ import pytest
 
 from crafted import Here, changed, code, instance
 from eau_jax.core.types import InfraError
-from eau_jax.synth import gates_text, pipeline
+from eau_jax.synth import gates_text
 from eau_jax.synth.database import Checker, DatabaseCase
 from eau_jax.synth.domains.workshop import TAU2, workshop
 from eau_jax.synth.gates import gate
+from eau_jax.synth.item import elsewhere
 from eau_jax.synth.plan import SynthPlan
 from eau_jax.synth.play import Stage, task_of
 from eau_jax.synth.realise import realise
@@ -173,8 +174,8 @@ def test_contam_what_a_sealed_task_has(tmp_path):
 def test_userblock_and_infra():
     record, stage = realise(workshop, CANCEL).record, Stage(workshop)
     rollout = stage.play(task_of(workshop, record), workshop.env.expert, "oracle", "plain", {}, 0)
-    assert rollout.success and gates_text.is_playable([rollout], 50) is None
-    assert gates_text.is_playable([rollout], len(rollout.turns)).code == "USERBLOCK"
+    assert rollout.success and gates_text.is_playable([rollout], 40) is None
+    assert gates_text.is_playable([rollout], len(rollout.turns) - 1).code == "USERBLOCK"
     stubborn = stage.play(task_of(workshop, record), workshop.env.expert, "oracle", "plain", {"max_turns": 3}, 0)
     assert gates_text.is_playable([stubborn], 50).code == "USERBLOCK"
 
@@ -194,8 +195,8 @@ class Elsewhere(Here):
 
 def test_nondet_another_process_ends_elsewhere():
     report = gate(workshop, CANCEL)
-    assert pipeline._elsewhere(report, CANCEL, Here(workshop)) == report
-    assert pipeline._elsewhere(report, CANCEL, Elsewhere(workshop)).code == "NONDET"
+    assert elsewhere(report, CANCEL, Here(workshop)) == report
+    assert elsewhere(report, CANCEL, Elsewhere(workshop)).code == "NONDET"
 
 
 @pytest.mark.slow
@@ -209,8 +210,8 @@ def test_nondet_a_tool_that_depends_on_salted_hashes(tmp_path):
 
     domain = load_domain(f"{file}:domain")
     with Replayer(domain) as replayer, Replayer(workshop) as sound:
-        assert pipeline._elsewhere(gate(domain, CANCEL), CANCEL, replayer).code == "NONDET"
-        assert pipeline._elsewhere(gate(workshop, CANCEL), CANCEL, sound).code == ""
+        assert elsewhere(gate(domain, CANCEL), CANCEL, replayer).code == "NONDET"
+        assert elsewhere(gate(workshop, CANCEL), CANCEL, sound).code == ""
 
 
 def test_what_a_plan_refuses():
