@@ -1,7 +1,7 @@
 """Calls of chat models for code that is no coroutine: several at once, recorded, within a budget.
 
-    calls.jsonl   a line a call: {"key", "role", "model", "text", "finish", "tokens": [read, written]}, or for one that failed
-                  {"key", "role", "model", "failed": "server" | "deadline" | "context", "detail"}
+    calls.jsonl   a line a call: {"key", "role", "model", "text", "finish", "tokens": [read, written]}, or for one that
+                  failed {"key", "role", "model", "failed": "server" | "deadline" | "context", "detail"}
 
 The key is a SHA-256 of the client's identity (what its words depend on), the messages and the number of the sample. What has
 been recorded is never asked again, so that a recorded run can be done once more without any server. Keys of servers are in
@@ -73,8 +73,8 @@ class Calls:
       RunFolderError: for a file of calls that is broken; it names the line.
     """
 
-    def __init__(self, place: RunFolder, budget: Budget, *, replay: str = "", concurrency: int = 8, deadline_s: float = 600.0,
-                 at: Callable[[int, int], None] = lambda spent, most: None):
+    def __init__(self, place: RunFolder, budget: Budget, *, replay: str = "", concurrency: int = 8,
+                 deadline_s: float = 600.0, at: Callable[[int, int], None] = lambda spent, most: None):
         self._place, self._budget, self._deadline_s, self._at = place, budget, deadline_s, at
         self._replay, self._concurrency = replay, concurrency
         path = Path(replay) if replay else place.path / FILE
@@ -141,9 +141,9 @@ class Calls:
         key = _key([fixed, messages, sample])
         if key not in self._known:
             if self._replay:
-                raise RunFolderError(f"{self._replay} holds no answer to a call of the {role} ({client.identity['model']}): it "
-                                     "was recorded with another plan, other models or other code; leave --llm.replay out to "
-                                     "ask the server")
+                raise RunFolderError(f"{self._replay} holds no answer to a call of the {role} ({client.identity['model']}): "
+                                     "it was recorded with another plan, other models or other code, or not to its end; "
+                                     "leave llm.replay out to ask the server")
             if key not in self._asking:
                 task = self._asking[key] = asyncio.create_task(self._ask(key, client, role, messages))
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -157,8 +157,9 @@ class Calls:
         try:
             async with asyncio.timeout(self._deadline_s):
                 said = await client.complete(messages)
-            counted = said.tokens if isinstance(said, Said) and said.tokens else (_estimate(messages), _length(said))
-            line |= {"text": whole(said), "finish": said.finish if isinstance(said, Said) else "stop", "tokens": list(counted)}
+            said = said if isinstance(said, Said) else Said(said)
+            tokens = said.tokens or (_estimate(messages), _length(said))
+            line |= {"text": whole(said), "finish": said.finish, "tokens": list(tokens)}
         except TimeoutError:
             line |= {"failed": "deadline", "detail": f"no answer within llm.deadline_s = {self._deadline_s:g} s"}
         except InfraError as error:
@@ -172,7 +173,8 @@ class Calls:
         who, failed = (line["role"], line["model"]), line.get("failed")
         self._failed_in_a_row[who] = self._failed_in_a_row.get(who, 0) + 1 if failed else 0
         if self._failed_in_a_row[who] >= PATIENCE:
-            self._stop = self._stop or f"{PATIENCE} calls of the {who[0]} failed one after the other, the last: {line['detail']}"
+            self._stop = self._stop or (f"{PATIENCE} calls of the {who[0]} failed one after the other, the last: "
+                                        f"{line['detail']}")
             raise Stopped(self._stop)
         if failed:
             self._failures.append(line)
@@ -205,8 +207,8 @@ class Calls:
             return (f"the next call might exceed llm.max_tokens = {self._budget.max_tokens:,}; spent are {self.tokens:,}. "
                     "Raise it, and the same command goes on")
         if self._budget.max_usd and usd > self._budget.max_usd:
-            return (f"the next call might exceed llm.max_usd = {self._budget.max_usd:g}; spent are {self.usd:.2f}. Raise it, "
-                    "and the same command goes on")
+            return (f"the next call might exceed llm.max_usd = {self._budget.max_usd:g}; spent are {self.usd:.2f}. Raise "
+                    "it, and the same command goes on")
         return ""
 
     def _pay(self, line: Line) -> None:
@@ -240,6 +242,7 @@ class Recorded:
         self._calls, self._client, self._role, self._sample = calls, client, role, sample
         self.made: list[str] = []                # keys, in order
         self.read = self.written = 0             # tokens
+        self.failed = ""                         # of the last call: "server", "deadline" or "context"; "" where it succeeded
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -255,7 +258,8 @@ class Recorded:
         """
         key, line = await self._calls.answer(self._client, self._role, self._sample, messages)
         self.made.append(key)
-        if "failed" in line:
+        self.failed = line.get("failed", "")
+        if self.failed:
             raise (ContextFull if line["failed"] == "context" else InfraError)(line["detail"])
         self.read, self.written = self.read + line["tokens"][0], self.written + line["tokens"][1]
         return Said(line["text"], line["finish"], tuple(line["tokens"]))
@@ -264,14 +268,15 @@ class Recorded:
 def _recorded(path: Path) -> dict[str, Line]:
     """The calls in a file by their keys; the first of several equal ones."""
     if not path.is_file():
-        raise RunFolderError(f"llm.replay = {str(path)!r}: no such file; give the {FILE} of a recorded run, which is in its "
-                             "folder")
+        raise RunFolderError(f"llm.replay = {str(path)!r}: no such file; give the {FILE} of a recorded run, which is in "
+                             "its folder")
     known: dict[str, Line] = {}
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}, line {number}"
         check(line, _LINE | (_FAILURE if "failed" in line else _ANSWER), where)
         if "failed" not in line and len(line["tokens"]) != 2:
-            raise RunFolderError(f"{where}: tokens are [read, written], found {line['tokens']}; restore the file from a copy")
+            raise RunFolderError(f"{where}: tokens are [read, written], found {line['tokens']}; restore the file from a "
+                                 "copy")
         known.setdefault(line["key"], line)
     return known
 

@@ -87,13 +87,14 @@ class ChatClient:
                             "max_retries": self.max_retries, "max_concurrency": self.max_concurrency}}
 
     async def complete(self, messages: list[dict[str, str]]) -> Said:
-        """The model's words after `messages` ({"role", "content"} each); "" when it says nothing.
+        """The model's words after `messages` ({"role", "content"} each); "" when it says nothing. A tool's output is sent as a
+        user message that says so: a server takes a tool message only after a call of its own format.
 
         Raises:
           ContextFull: the messages, or they and `max_tokens`, do not fit into the model's context.
           InfraError: no usable answer came; it names the server, the number of attempts and the last failure.
         """
-        messages = [{name: answer.whole(text) for name, text in message.items()} for message in messages]
+        messages = [{name: answer.whole(text) for name, text in _sent(message).items()} for message in messages]
         end, attempts, last = time.monotonic() + self.deadline_s, 0, "all slots are taken (max_concurrency)"
         link = await self._links.get()
         try:
@@ -158,6 +159,10 @@ class ChatClient:
     def _failure(self, attempts: int, last: str) -> str:
         shown = urllib.parse.urlunsplit((self._url.scheme, _host(self._url), self._url.path, "", ""))
         return f"chat server {shown} (model {self.model}): gave up after {attempts} attempt(s): {last}"
+
+
+def _sent(message: dict[str, str]) -> dict[str, str]:
+    return {"role": "user", "content": f"Tool output:\n{message['content']}"} if message["role"] == "tool" else message
 
 
 def _host(url: urllib.parse.SplitResult) -> str:

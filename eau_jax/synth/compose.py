@@ -3,7 +3,7 @@
 import functools
 import itertools
 import random
-from typing import Iterable, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from eau_jax.synth.domain import Atom, Domain
 from eau_jax.synth.record import PlanItem, Skeleton, seed_of
@@ -25,16 +25,39 @@ def compose(domain: Domain, item: PlanItem, seed: int) -> Skeleton:
     Raises:
       NoSkeleton: names the cell.
     """
-    outcome, size = item.cell["outcome"], item.cell["size"]
-    found = _combinations(domain.name, domain.atoms, outcome, size, seed)
+    found = combinations(domain, item.cell, seed)
     if not found:
-        raise NoSkeleton(f"no {size} atoms of {domain.name} make a task with outcome {outcome!r}; leave that "
-                         "size or outcome out")
+        raise NoSkeleton(f"no {item.cell['size']} atoms of {domain.name} make a task with outcome {item.cell['outcome']!r}; "
+                         "leave that size or outcome out")
     place = seed_of(seed, "place", item.cell["persona"], item.cell["distractors"]) + item.rank
     atoms = list(found[place % len(found)])
-    split = "test" if seed_of(sorted(atoms)) % TEST_SHARE == 0 else "train"
     random.Random(item.seed).shuffle(atoms)
+    return skeleton(domain, item, atoms)
+
+
+def skeleton(domain: Domain, item: PlanItem, atoms: Sequence[str]) -> Skeleton:
+    """The skeleton of a plan item with these atoms, in this order as far as what they require allows it."""
+    split = "test" if seed_of(sorted(atoms)) % TEST_SHARE == 0 else "train"
     return Skeleton(tuple(_in_order(domain, atoms)), {**item.cell, "split": split}, item.seed)
+
+
+def misfit(domain: Domain, cell: Mapping[str, Any], atoms: Sequence[str]) -> str:
+    """Why atoms do not make a task of a cell; "" where they do."""
+    known = {atom.id: atom for atom in domain.atoms}
+    strange = [name for name in atoms if name not in known]
+    if strange:
+        return f"there is no sub-task {strange[0]!r:.40}"
+    if len(atoms) != cell["size"] or len(set(atoms)) != len(atoms):
+        return f"expected {cell['size']} different sub-tasks, found {len(atoms)}: {', '.join(atoms)}"
+    if not any(_fitting([[known[name] for name in atoms]], cell["outcome"])):
+        return (f"{', '.join(atoms)} make no task with the outcome {cell['outcome']!r}: two are of one group, one lacks "
+                "what it requires, two conflict, or too many or too few are refused")
+    return ""
+
+
+def combinations(domain: Domain, cell: Mapping[str, Any], seed: int) -> list[tuple[str, ...]]:
+    """The combinations of sub-tasks that make a task of a cell, in the order in which they are taken; at most KNOWN."""
+    return _combinations(domain.name, domain.atoms, cell["outcome"], cell["size"], seed)
 
 
 @functools.lru_cache(maxsize=256)
@@ -59,7 +82,7 @@ def _fitting(sets: Iterable[Sequence[Atom]], outcome: str) -> Iterator[Sequence[
             yield each
 
 
-def _in_order(domain: Domain, atoms: list[str]) -> list[str]:
+def _in_order(domain: Domain, atoms: Sequence[str]) -> list[str]:
     """The same atoms, each after the one that it requires."""
     done: list[str] = []
     for name in atoms:

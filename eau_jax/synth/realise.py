@@ -10,10 +10,19 @@ from eau_jax.synth.user import PARTS
 
 def realise(domain: Domain, instance: Instance) -> Scenario:
     """The task with its texts and its id."""
+    return scenario(domain, instance, texts(domain, instance))
+
+
+def texts(domain: Domain, instance: Instance) -> list[dict[str, str]]:
+    """The texts of each wish, as of `texts_of`."""
     rng = random.Random(instance.skeleton.seed ^ 1)
-    persona = domain.personas[instance.skeleton.cell["persona"]]
-    texts = [texts_of(domain.atom(each["atom"]), Wish(**each), persona.frames, rng) for each in instance.wishes]
-    record = domain.finish(instance, texts, persona)
+    frames = domain.personas[instance.skeleton.cell["persona"]].frames
+    return [texts_of(domain.atom(each["atom"]), Wish(**each), frames, rng) for each in instance.wishes]
+
+
+def scenario(domain: Domain, instance: Instance, said: Sequence[Mapping[str, str]]) -> Scenario:
+    """The task with these texts, and its id."""
+    record = domain.finish(instance, said, domain.personas[instance.skeleton.cell["persona"]])
     return Scenario({"id": f"{domain.name}_{digest(record)}", **record})
 
 

@@ -73,13 +73,14 @@ class Scenario:
 class Rollout:
     """One conversation about a task."""
 
-    agent: str                     # "oracle", "novice"
+    agent: str                     # "oracle", "novice" or "teacher"
     persona: str
     stop: str                      # a StopReason's value
     success: bool
     turns: tuple[Mapping[str, Json], ...]    # {"agent", "reply", "by": "user" or "tool", "told", "act": of the reply, as of
                                              # `acts`, "call": None or a step}
     error: str = ""                # what failed, for "infra_error"
+    user: str = "symbolic"         # whose words the replies are: "symbolic" or "llm"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +93,79 @@ class Fault:
     turn: int = -1                 # from which on no success was possible; -1: none
 
 
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """What a language model contributed to one task in one role."""
+
+    role: str                      # one of `llm.ROLES`, or "validator"
+    model: str
+    outcomes: Mapping[str, int]    # "used", or why it was not -> how often
+    calls: tuple[str, ...]         # keys in calls.jsonl
+    tokens: tuple[int, ...]        # read, written
+
+
+@dataclasses.dataclass(frozen=True)
+class Opinion:
+    """What a validator thinks. It decides nothing."""
+
+    about: str                     # "task" or "fault"
+    model: str
+    says: str                      # of a task "sound" or "unsound", of a failure a side as of Fault
+    execution: str                 # the same as execution decided it
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Evolved:
+    """What self-evolution has made of a plan; `evolved` says what it does. Nothing is changed where a name is missing."""
+
+    version: int = 0               # changes that were adopted
+    weights: Mapping[str, Json] = dataclasses.field(default_factory=dict)       # cell -> factor on its share
+    parameters: Mapping[str, Json] = dataclasses.field(default_factory=dict)    # of the generator, see `evolved.PARAMETERS`
+    gates: Mapping[str, Json] = dataclasses.field(default_factory=dict)         # field of `gates.Limits` -> value
+    quarantine: Mapping[str, Json] = dataclasses.field(default_factory=dict)    # what is not used any more -> why
+
+
+@dataclasses.dataclass(frozen=True)
+class Diff:
+    """A change of a plan that somebody proposes."""
+
+    kind: str                      # a field of Evolved: "weights", "parameters", "gates" or "quarantine"
+    changes: Mapping[str, Json]    # name -> [value now, value then]; of a quarantine [False, True]
+    why: str
+    author: str = "rules"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ruling:
+    """Whether a change was adopted."""
+
+    adopted: bool
+    code: str                      # "" where it was, else the first test that it failed, see `submit`
+    detail: str
+    version: int                   # of the plan afterwards
+    measures: Mapping[str, Json]   # yield of the probe set before and after, and what the trial found
+
+
+@dataclasses.dataclass(frozen=True)
+class Observed:
+    """What one round of a self-evolution came to, as counts."""
+
+    round: int
+    tried: int
+    passed: int
+    rejects: Mapping[str, Json]    # reject code -> tasks
+    atoms: Mapping[str, Json]      # sub-task -> {"tried": tasks, reject code: tasks}
+    cells: Mapping[str, Json]      # cell -> {"tried", "passed", "signatures", "played", "solved", "faults"}, of the novice
+    faults: Mapping[str, Json]     # "side: label" -> conversations
+    escaped: Mapping[str, Json]    # kind of wrong plan -> tasks whose checker let it pass
+    extremes: Mapping[str, Json]   # of the tasks that passed: least "killed", most "null" and "turns", "top5_share"
+    mismatches: tuple[tuple[str, str, str], ...]    # tool, kind, detail: declarations that are not what the tools do
+
+
 KINDS = {"plan_item": PlanItem, "skeleton": Skeleton, "instance": Instance, "report": Report, "scenario": Scenario,
-         "rollout": Rollout, "fault": Fault}
+         "rollout": Rollout, "fault": Fault, "proposal": Proposal, "opinion": Opinion,
+         "evolved": Evolved, "diff": Diff, "ruling": Ruling, "observed": Observed}
 _NAMES = {kind: name for name, kind in KINDS.items()}
 
 

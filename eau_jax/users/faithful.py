@@ -116,7 +116,12 @@ def opening(text: str) -> str:
 
 def denies(text: str) -> bool:
     """Whether it holds a word of denial."""
-    return bool(_DENIAL.search(folded(text.translate(_SAME))))
+    return denials(text) > 0
+
+
+def denials(text: str) -> int:
+    """How many words of denial it holds."""
+    return len(_DENIAL.findall(folded(text.translate(_SAME))))
 
 
 def _leads(text: str) -> set[str]:
