@@ -8,7 +8,8 @@ Modes: "normal" echoes the draft it is asked to reword; "limited" answers 429 tw
 what is not JSON; "odd" sends JSON that is no completion; "empty" an empty reply; "leak" says `server.secret`.
 
 `server.script` goes first: (status, body, headers) or (status, body) for one request after the other, a body being text or
-JSON values; the last one stays. `completion(...)` makes a body, and `refusal(...)` that of an error.
+JSON values; the last one stays. `completion(...)` makes a body, and `refusal(...)` that of an error. `server.speaks`, where it is given, is asked next: a
+function of a request's body that returns the words, or (status, body) as in a script.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler
-from typing import Iterator
+from typing import Callable, Iterator
 
 from local_http import serving
 
@@ -41,6 +42,7 @@ class Server:
         self.mode, self.retry_after, self.delay_s = mode, retry_after, delay_s
         self.secret = "a secret"
         self.script: list[tuple] = []
+        self.speaks: Callable[[dict], str | tuple] | None = None
         self.requests: list[dict] = []      # bodies, in the order they came
         self.headers: list[dict] = []       # of the same requests, names in lower case
         self.in_flight = self.most_in_flight = 0
@@ -82,6 +84,10 @@ def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s
                 with state.lock:
                     status, content, *headers = state.script.pop(0) if len(state.script) > 1 else state.script[0]
                 self.send(status, content if isinstance(content, str) else json.dumps(content), *headers)
+            elif state.speaks is not None:
+                said = state.speaks(body)
+                status, content = (200, completion(said)) if isinstance(said, str) else said
+                self.send(status, content if isinstance(content, str) else json.dumps(content))
             elif mode == "hang":
                 state.closing.wait()
             elif mode == "trickle":
