@@ -5,7 +5,8 @@
     <root>/<study>/<environment>/<method>/<seed>/run-01/ campaign.json ...   where the method is a campaign (campaign.py)
     <root>/<study>/study.html  study.json  plots/*.png  the page, by report/study.py
 
-A study file is Python: `study() -> Study`. What is finished is not run again; what was stopped goes on.
+A study file is Python: `study() -> Study`. What is finished is not run again; what was stopped goes on. Data and models of
+the user that the runs need can be made by the study too (study_inputs.py).
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from typing import Annotated, Any, Iterator, Mapping, NamedTuple
 
 import tyro
 
-from eau_jax import campaign, child
+from eau_jax import campaign, child, study_inputs
 from eau_jax.config import Config, ConfigError, Part, knob_tree
 from eau_jax.config_file import describe, replace, unchecked
 from eau_jax.core import knobs as knob
@@ -31,7 +32,7 @@ from eau_jax.meta.harvest import played
 from eau_jax.progress import Watch
 
 NAMED = 4   # runs that one message names
-TAKEN = ("sealed", "plots", "study.html", "study.json")   # folders and files of a study's own
+TAKEN = ("sealed", "plots", "study.html", "study.json", study_inputs.INPUTS)   # folders and files of a study's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Study:
     (canaries, anchor tasks, causal tests) count too: a run with a meta-agent makes fewer updates"""
     campaigns: Part = dataclasses.field(default_factory=dict)
     """{method: runs}: each run of such a method is a campaign of at most so many, which share its budget of episodes"""
+    data: Part = ()
+    """plans of tasks (SynthPlan) that are carried out and exported first, for configs that name files of their data"""
+    users: Part = ()
+    """configs of models of the user that are fine-tuned first, for configs whose user speaks through one of them"""
     root: str = "runs/studies"
     """folder of all studies"""
 
@@ -88,9 +93,9 @@ class Study:
         for name, config in self.environments.items():
             if not isinstance(config, Config):
                 raise ConfigError(f"environment {name!r} is a {type(config).__name__}; it must be a Config")
-        for run in cells(self):
-            if run.seed == self.seeds[0]:
-                configured(self, run.environment, run.method, run.seed)
+        first = [(f"method {run.method!r} on {run.environment!r}", configured(self, *run)) for run in cells(self)
+                 if run.seed == self.seeds[0]]
+        study_inputs.check(self.data, self.users, first)
 
     @property
     def folder(self) -> Path:
@@ -231,6 +236,9 @@ def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[
     """
     with RunFolder(study.folder):
         everything = list(cells(study))
+        configs = [configured(study, *cell) for cell in everything]
+        begun = any((run / "config.json").exists() for cell in everything for run in runs_of(study, cell))
+        study_inputs.make(study.folder, study.data, study.users, configs, source, begun, watch)
         for cell in everything:
             _check(study, cell)
         todo = [cell for cell in everything if not progress(study, cell).finished]
