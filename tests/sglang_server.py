@@ -63,7 +63,7 @@ class Scripted:
         self.requests: list[dict] = []      # bodies of /generate
         self.headers: list[dict] = []       # of the same requests
         self.controls: list[tuple[str, dict]] = []
-        self.label, self.table = "default", None
+        self.label, self.weights = "default", None
         self.held: list[list[int]] = []     # histories in the cache
         self.active: dict[str, bool] = {}   # rid -> whether it is to end
         self.most_active = 0
@@ -76,9 +76,8 @@ class Scripted:
         from safetensors.numpy import load_file
 
         tensors = load_file(Path(folder) / "model.safetensors")
-        embed = tensors["model.embed_tokens.weight"].astype(np.float64)
-        self.table = 3 * embed @ tensors.get("lm_head.weight", embed).astype(np.float64).T
-        self.label = label
+        embed = tensors["model.embed_tokens.weight"]
+        self.weights, self.label = (embed, tensors.get("lm_head.weight", embed)), label
 
     # Control
 
@@ -166,7 +165,7 @@ class Scripted:
                     finish = {"type": "abort", "message": "aborted", "status_code": None, "err_type": None}
                     break
                 position = len(ids) + len(drawn)
-                token, logprob = draw(self.table, (ids + drawn)[-1], sampling["temperature"],
+                token, logprob = draw(self.weights, (ids + drawn)[-1], sampling["temperature"],
                                       (sampling["sampling_seed"], position))
                 drawn.append(token)
                 entries.append([logprob, token, None])
@@ -205,9 +204,11 @@ class Scripted:
                 "/update_weights_from_disk": self.update}[path](body)
 
 
-def draw(table: np.ndarray, last: int, temperature: float, seed) -> tuple[int, float]:
-    """A token and its log-probability under softmax(table[last] / temperature)."""
-    logprobs = log_softmax(table[last] / temperature if temperature else table[last])
+def draw(weights: tuple[np.ndarray, np.ndarray], last: int, temperature: float, seed) -> tuple[int, float]:
+    """A token and its log-probability under softmax(logits after `last` / temperature)."""
+    embed, head = weights
+    logits = 3 * (head.astype(np.float64) @ embed[last].astype(np.float64))
+    logprobs = log_softmax(logits / temperature if temperature else logits)
     if temperature == 0:
         token = int(logprobs.argmax())
     else:

@@ -51,8 +51,9 @@ def write(path, config, params, architecture="llama", pre="smollm", extra=()):
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(0)
     writer.add_chat_template("{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}")
-    for name, (_, _, make) in hf.export_tensors(transformer.parameters(config), traverse_util.flatten_dict(params)).items():
-        tensor = make()
+    flat = traverse_util.flatten_dict(params)
+    for name, made in hf.export_tensors(transformer.parameters(config), flat, config.param_dtype).items():
+        tensor = made.make()
         if "q_proj" in name or "k_proj" in name:
             tensor = interleave(tensor, config.num_heads if "q_proj" in name else config.num_kv_heads)
         stem = name.removesuffix(".weight")

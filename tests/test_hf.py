@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import tracemalloc
 import os
 
 import jax
@@ -129,6 +130,24 @@ def test_bfloat16_round_trip(tmp_path):
     again, reread = hf.load(tmp_path, param_dtype="bfloat16")
     assert again == config and reread["embed"].dtype == ml_dtypes.bfloat16
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, np.asarray(b)), reread, params)
+
+
+def test_one_tensor_at_a_time_is_on_the_host_in_the_dtype_of_the_config(tmp_path):
+    config = dataclasses.replace(_config(), num_layers=8, d_model=128, d_ff=256, param_dtype="bfloat16",
+                                 compute_dtype="bfloat16")
+    params = transformer.init(dataclasses.replace(config, param_dtype="float32"), jax.random.key(0))
+    hf.save(tmp_path, config, params)                       # what is made once
+    largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
+    tracemalloc.start()
+    hf.save(tmp_path, config, params)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < largest < sum(leaf.nbytes for leaf in jax.tree.leaves(params)) / 3
+    found = load_file(tmp_path / hf.WEIGHTS)
+    gate = np.asarray(params["layers"]["gate"]).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(found["model.layers.5.mlp.gate_proj.weight"], gate[5].T)
+    with open(tmp_path / hf.WEIGHTS, "rb") as file:         # tensors begin where a reader may map them
+        assert int.from_bytes(file.read(8), "little") % 8 == 0
 
 
 def test_transformers_config_of_every_field(tmp_path):

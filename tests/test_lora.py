@@ -116,8 +116,8 @@ def test_the_adapter_file_has_pefts_names_and_shapes(tmp_path):
     tensors = load_file(tmp_path / "adapter_model.safetensors")
     assert described["target_modules"] == [f"{name}_proj" for name in config.lora.targets]
     assert (described["r"], described["lora_alpha"], described["peft_type"]) == (3, 4.0, "LORA")
-    flat = lambda params: {name: make() for name, (_, _, make) in hf.export_tensors(
-        transformer.parameters(config), traverse_util.flatten_dict(params)).items()}
+    flat = lambda params: {name: tensor.make() for name, tensor in hf.export_tensors(
+        transformer.parameters(config), traverse_util.flatten_dict(params), "float32").items()}
     plain, merged = flat(base), flat(lora.merge(config, adapted))
     found = {name.removesuffix(".lora_A.weight") for name in tensors if "lora_A" in name}
     assert len(tensors) == 2 * len(found) == 2 * config.num_layers * len(config.lora.targets)

@@ -26,6 +26,12 @@ from sglang_server import sglang_server
 quick = pytest.fixture(autouse=True)(sglang_play.quick)
 
 
+def other(weights):
+    """What a scripted server draws with, but other weights."""
+    embed, head = weights
+    return embed[::-1], head
+
+
 async def interrupted(made, server, size: int, version: int = 1):
     """An action during which other weights are pushed."""
     asking = asyncio.ensure_future(ask(made, "s", [5, 6], max_new_tokens=size, stop_ids=()))
@@ -142,7 +148,7 @@ def test_a_server_that_came_back_with_other_weights_gets_ours():
         made = sampler(server)
 
         async def play():
-            server.label, server.table = "default", server.table[::-1].copy()   # as after a restart by someone else
+            server.label, server.weights = "default", other(server.weights)   # as after a restart by someone else
             return await ask(made, "s", [5, 6])
 
         completion = run(made, play)
@@ -156,7 +162,7 @@ def test_a_router_whose_server_came_back_with_other_weights():
         made = SGLang((one.url,), router=router.url)(QWEN3, slots=8, length=LENGTH, top_p=1.0, top_k=0)
 
         async def play():
-            one.label, one.table = "default", one.table[::-1].copy()
+            one.label, one.weights = "default", other(one.weights)
             return await ask(made, "s", [5, 6])
 
         completion = run(made, play)

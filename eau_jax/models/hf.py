@@ -4,17 +4,19 @@ On import every tensor of the files is used exactly once; anything else is a `Ch
 what was expected and what was found.
 """
 
+import functools
 import json
-import math
 import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 from einops import rearrange
 from flax import traverse_util
 
+from eau_jax.models import tensor_file
 from eau_jax.models.config import Llama3Scaling, ModelConfig
 from eau_jax.models.transformer import Param, parameters
 
@@ -62,30 +64,28 @@ def save(folder: str | Path, config: ModelConfig, params: Any, *, tokenizer_file
     """Writes a folder that `transformers` reads: config.json, safetensors and, when given, the tokenizer.
 
     Args:
-      params: the params tree, numpy or fully addressable jax arrays; written in their own dtype.
+      params: the params tree, numpy or fully addressable jax arrays; written in `config.param_dtype`. One parameter at a time
+        is converted, where it lies, and copied to the host.
       tokenizer_files_from: a model folder whose tokenizer files are copied along, or a tokenizer that has
         `save_pretrained`.
       shard_bytes: weights that exceed this are split over several files.
     """
-    from safetensors.numpy import save_file
-
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = export_tensors(parameters(config), traverse_util.flatten_dict(params))
-    shards, size = [[]], 0
-    for name, (shape, itemsize, _) in tensors.items():
-        nbytes = math.prod(shape) * itemsize
-        if shards[-1] and size + nbytes > shard_bytes:
-            shards, size = [*shards, []], 0
-        shards[-1].append(name)
-        size += nbytes
-    weight_map, total = {}, sum(math.prod(shape) * itemsize for shape, itemsize, _ in tensors.values())
+    tensors = export_tensors(parameters(config), traverse_util.flatten_dict(params), config.param_dtype)
+    shards, size = [{}], 0
+    for name, tensor in tensors.items():
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
+            shards, size = [*shards, {}], 0
+        shards[-1][name] = tensor
+        size += tensor.nbytes
+    weight_map, total = {}, sum(tensor.nbytes for tensor in tensors.values())
     for stale in [*folder.glob("model*.safetensors"), *folder.glob(INDEX)]:
         stale.unlink()
-    for i, names in enumerate(shards):
+    for i, shard in enumerate(shards):
         file = WEIGHTS if len(shards) == 1 else f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
-        save_file({name: tensors[name][2]() for name in names}, folder / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(names, file)
+        tensor_file.write(folder / file, shard)
+        weight_map |= dict.fromkeys(shard, file)
     if len(shards) > 1:
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
     _write_json(folder / "config.json", config_to_hf(config) | _save_tokenizer(folder, tokenizer_files_from))
@@ -161,7 +161,7 @@ def import_tensors(config: ModelConfig, tensors: Any, source: str) -> Any:
       source: for the messages.
     """
     table, found = parameters(config), tensors.names()
-    dtype = ml_dtypes.bfloat16 if config.param_dtype == "bfloat16" else np.float32
+    dtype = _dtype(config.param_dtype)
     expected = {name for param in table.values() for name in _hf_names(param).values()}
     extra = {name for name in found if name not in expected and not name.endswith("rotary_emb.inv_freq")}
     if config.tie_embeddings and "lm_head.weight" in extra:
@@ -187,28 +187,42 @@ def import_tensors(config: ModelConfig, tensors: Any, source: str) -> Any:
     return traverse_util.unflatten_dict(flat)
 
 
-def export_tensors(table: dict, flat: dict) -> dict[str, tuple[tuple[int, ...], int, Any]]:
-    """{Hugging Face name: (shape, bytes per number, function that makes the array)}: one is in memory at a time.
+def export_tensors(table: dict, flat: dict, dtype: str) -> dict[str, tensor_file.Tensor]:
+    """{Hugging Face name: tensor}, in which the tensors of one parameter follow each other. Made in this order, each parameter
+    is copied to the host once, and one of them is there at a time.
 
     Args:
       table: path -> Param, such as `transformer.parameters` gives.
       flat: path -> array, numpy or fully addressable jax.
+      dtype: "float32" or "bfloat16", of every tensor.
     """
     if flat.keys() != table.keys():
         raise ValueError(f"params do not fit the config: {sorted('/'.join(p) for p in flat.keys() ^ table.keys())} "
                          "are in one of them only")
+    chosen = _dtype(dtype)
+    host = functools.lru_cache(maxsize=1)(lambda path: _on_host(flat[path], chosen))
     result = {}
     for path, param in table.items():
-        weight = flat[path]
-        if weight.shape != param.shape:
-            raise ValueError(f"params {'/'.join(path)} has shape {list(weight.shape)}; "
+        if flat[path].shape != param.shape:
+            raise ValueError(f"params {'/'.join(path)} has shape {list(flat[path].shape)}; "
                              f"the config says {list(param.shape)}")
         for at, name in _hf_names(param).items():
-            def make(weight=weight, param=param, at=at):
-                tensor = np.asarray(weight[at])
-                return np.ascontiguousarray(rearrange(tensor, f"{_inner(param)} -> {param.hf_layout}"))
-            result[name] = _hf_shape(param), weight.dtype.itemsize, make
+            def make(path=path, param=param, at=at):
+                return np.ascontiguousarray(rearrange(host(path)[at], f"{_inner(param)} -> {param.hf_layout}"))
+            result[name] = tensor_file.Tensor(_hf_shape(param), chosen, make)
     return result
+
+
+def _on_host(weight: Any, dtype: np.dtype) -> np.ndarray:
+    if isinstance(weight, jax.Array):
+        # An array keeps the copy on the host that is made of it, so none is made of one that the caller keeps.
+        weight = (jax.device_put(weight, weight.sharding, may_alias=True) if weight.dtype == dtype
+                  else weight.astype(dtype))
+    return np.asarray(weight, dtype)
+
+
+def _dtype(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else np.float32)
 
 
 class _Files:

@@ -20,7 +20,7 @@ from flax import traverse_util
 from jax.nn import initializers
 
 from eau_jax.core.types import Array
-from eau_jax.models import hf, transformer
+from eau_jax.models import hf, tensor_file, transformer
 from eau_jax.models.config import ModelConfig
 from eau_jax.models.transformer import Param
 
@@ -67,21 +67,24 @@ def join(frozen: Any, trained: Any) -> Any:
     return traverse_util.unflatten_dict(traverse_util.flatten_dict(frozen) | traverse_util.flatten_dict(trained))
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def merge(config: ModelConfig, params: Any) -> Any:
-    """A tree without adapters that computes the same: W + alpha / rank * A B, summed in float32 and rounded to W's dtype.
+    """A tree without adapters that computes the same: W + alpha / rank * A B, summed in float32 and rounded to W's dtype. What
+    has no adapter is not copied.
 
     In bfloat16 that rounding moves a weight by up to 1/256 of itself, which may be more than its adapter does.
     """
     layers = dict(params["layers"])
     for name in config.lora.targets if config.lora is not None else ():
         if f"{name}_a" in layers:
-            weight, a, b = layers[name], layers.pop(f"{name}_a"), layers.pop(f"{name}_b")
-            L, rank = weight.shape[0], config.lora.rank
-            change = jnp.einsum("lir,lro->lio", a.reshape(L, -1, rank), b.reshape(L, rank, -1), precision="highest")
-            wide = weight.astype(jnp.float32) + config.lora.scale * change.reshape(weight.shape)
-            layers[name] = wide.astype(weight.dtype)
+            layers[name] = _merged(layers[name], layers.pop(f"{name}_a"), layers.pop(f"{name}_b"), config.lora.scale)
     return params | {"layers": layers}
+
+
+@jax.jit
+def _merged(weight: Array, a: Array, b: Array, scale: float) -> Array:
+    L, rank = b.shape[:2]
+    change = jnp.einsum("lir,lro->lio", a.reshape(L, -1, rank), b.reshape(L, rank, -1), precision="highest")
+    return (weight.astype(jnp.float32) + scale * change.reshape(weight.shape)).astype(weight.dtype)
 
 
 def save(folder: str | Path, config: ModelConfig, params: Any, base: str) -> None:
@@ -91,14 +94,11 @@ def save(folder: str | Path, config: ModelConfig, params: Any, base: str) -> Non
       params: a tree with adapters, and with or without the base.
       base: the model folder or name that they belong to.
     """
-    from safetensors.numpy import save_file
-
     table, flat = adapters(config), traverse_util.flatten_dict(params)
-    tensors = hf.export_tensors(table, {path: flat[path] for path in table})
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: make() for name, (_, _, make) in tensors.items()}, folder / "adapter_model.safetensors",
-              metadata={"format": "pt"})
+    tensor_file.write(folder / "adapter_model.safetensors",
+                      hf.export_tensors(table, {path: flat[path] for path in table}, "float32"))
     modules = [param.hf_name.split(".")[-3] for path, param in table.items() if path[-1].endswith("_a")]
     described = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": config.lora.rank,
                  "lora_alpha": config.lora.alpha, "target_modules": modules, "lora_dropout": 0.0, "bias": "none",

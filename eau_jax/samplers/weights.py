@@ -9,8 +9,6 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import jax
-import ml_dtypes
 import numpy as np
 
 from eau_jax.core.types import InfraError
@@ -44,9 +42,7 @@ class WeightStore:
         Raises:
           InfraError: when the disk or the memory does not take them.
         """
-        dtype = ml_dtypes.bfloat16 if self._config.param_dtype == "bfloat16" else np.float32
-        host = jax.device_get(lora.merge(self._source, params))
-        host = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), host)
+        whole = lora.merge(self._source, params)
         unfinished = None
         try:
             folder = self._folder() / label
@@ -54,7 +50,7 @@ class WeightStore:
             for old in self._written[:-(KEPT - 1)]:
                 shutil.rmtree(old, ignore_errors=True)
             self._written = self._written[-(KEPT - 1):]
-            hf.save(unfinished, self._config, host)
+            hf.save(unfinished, self._config, whole)
             os.replace(unfinished, folder)
         except OSError as error:
             if unfinished is not None:
