@@ -1,6 +1,7 @@
 """Generated tokens per second of the embedded sampler against `transformers` generate, on this machine, in one run.
 
     python scripts/bench_sampler.py [--repeats 7] [--episodes 32] [--d-model 128] [--layers 4]
+    python scripts/bench_sampler.py --device gpu [--config CONFIG]     # against what the device can do, see limits.py
 
 The work: 32 episodes of four turns; a prompt of 96 tokens, 64 sampled tokens a turn, 40 observation tokens between
 turns; temperature 1, no filter, nothing stops early. The model is Qwen3-shaped, random weights, float32, vocabulary 4096.
@@ -23,13 +24,12 @@ import time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+import limits
 from eau_jax.models import hf, transformer
 from eau_jax.models.config import ModelConfig
 from eau_jax.samplers.jax_engine import JaxEngine
-from eau_jax.samplers.types import TokenRequest
 
 TURNS, PROMPT, ACTION, OBSERVATION, VOCAB = 4, 96, 64, 40, 4096
 LENGTH = PROMPT + TURNS * ACTION + (TURNS - 1) * OBSERVATION
@@ -44,20 +44,8 @@ def texts(episodes: int) -> list[np.ndarray]:
 
 def ours(engine: JaxEngine, observations: list[np.ndarray]) -> float:
     """Seconds that the engine needs for all episodes."""
-    async def episode(index: int):
-        history = np.zeros(0, np.int32)
-        for observation in observations:
-            history = np.concatenate([history, observation[index]])
-            [action] = await engine.generate([TokenRequest(f"episode-{index}", history, ACTION, index, ())])
-            assert action.tokens.size == ACTION
-            history = np.concatenate([history, action.tokens])
-        await engine.release(f"episode-{index}")
-
-    async def every():
-        await asyncio.gather(*(episode(index) for index in range(len(observations[0]))))
-
     begin = time.perf_counter()
-    asyncio.run(every())
+    limits.play(engine, observations, ACTION)
     return time.perf_counter() - begin
 
 
@@ -77,22 +65,6 @@ def theirs(model, observations: list[np.ndarray]) -> float:
     return time.perf_counter() - begin
 
 
-def machine() -> tuple[float, float]:
-    """Bytes per second of a large copy (read and written), floating-point operations per second of a matrix product."""
-    def best(function, *arguments) -> float:
-        run = jax.jit(function)
-        run(*arguments).block_until_ready()
-        times = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            run(*arguments).block_until_ready()
-            times.append(time.perf_counter() - begin)
-        return min(times)
-
-    large, matrix = jnp.ones(2 ** 26, jnp.float32), jnp.ones((1536, 1536), jnp.float32)
-    return 2 * large.nbytes / best(lambda x: x + 1, large), 2 * 1536 ** 3 / best(lambda x: x @ x, matrix)
-
-
 def floor(config: ModelConfig, episodes: int) -> tuple[float, float]:
     """Bytes read and floating-point operations of one decoding step at the mean history length."""
     held = np.mean([PROMPT + turn * (ACTION + OBSERVATION) + step for turn in range(TURNS) for step in range(ACTION)])
@@ -109,7 +81,16 @@ def main():
     parser.add_argument("--d-model", type=int, default=128, help="width; heads are 32 wide, d_ff is three times it")
     parser.add_argument("--layers", type=int, default=4, help="layers")
     parser.add_argument("--ours-only", action="store_true", help="skip transformers, for profiling")
+    parser.add_argument("--device", choices=("cpu", "gpu"), help="measure ours alone, against the limits of this device")
+    parser.add_argument("--config", help="with --device: config whose model and slots are taken; its weights are not")
     arguments = parser.parse_args()
+    if arguments.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    for name in ("episodes", "d_model", "layers", "ours_only") if arguments.device else ("config",):
+        if getattr(arguments, name) != parser.get_default(name):
+            parser.error(f"--{name.replace('_', '-')} would do nothing with{'' if arguments.device else 'out'} --device")
+    if arguments.device:
+        return limits.main("sampler", arguments)
 
     config = ModelConfig(family="qwen3", vocab_size=VOCAB, d_model=arguments.d_model, num_layers=arguments.layers,
                          num_heads=arguments.d_model // 32, num_kv_heads=max(arguments.d_model // 64, 1), head_dim=32,
@@ -146,7 +127,7 @@ def main():
         print(f"{name:>13}: {rates[name]:8.0f} generated tokens/s "
               f"(runs {tokens / max(seconds):.0f} to {tokens / min(seconds):.0f}; "
               f"{statistics.median(cpu[name]):.1f} CPU seconds a run)")
-    bandwidth, peak = machine()
+    peak, bandwidth = limits.limits("float32", 1536, 2 ** 28)
     traffic, operations = floor(config, arguments.episodes)
     least = max(traffic / bandwidth, operations / peak)
     step = arguments.episodes / rates["ours"]
