@@ -14,9 +14,11 @@ from eau_jax.core.records import write_atomic
 from eau_jax.core.types import StopReason, Task
 from eau_jax.envs import file
 from eau_jax.envs.tau2.data import splits
+from eau_jax.synth import evolved
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.plan import SynthPlan, cells
-from eau_jax.synth.record import Fault, Instance, PlanItem, Report, Rollout, Scenario, canonical, listed, unwrap
+from eau_jax.synth.record import (
+    Fault, Instance, Opinion, PlanItem, Proposal, Report, Rollout, Scenario, canonical, listed, unwrap)
 from eau_jax.synth.select import Passed, diversity, select
 
 Line = Mapping[str, Any]
@@ -27,7 +29,8 @@ def export(folder: Path, plan: SynthPlan, lines: Iterable[Line]) -> tuple[list[P
     read = _Read(plan.domain)
     for line in lines:
         read.add(line)
-    kept, dropped = select(read.passed, plan.per_signature, plan.similar)
+    sound, withdrawn = standing(plan, read.passed)
+    kept, dropped = select(sound, plan.evolved.parameters.get("per_signature", plan.per_signature), plan.similar)
     texts = {"tasks.json": listed([each.record for each in kept]), **plan.domain.files()}
     split = {name: [each.record["id"] for each in kept if name in ("base", each.cell["split"])]
              for name in ("train", "test", "base")}
@@ -37,10 +40,28 @@ def export(folder: Path, plan: SynthPlan, lines: Iterable[Line]) -> tuple[list[P
     for name, text in texts.items():
         write_atomic(folder / name, text)
     card = {"tried": read.counts["plan_item"], "passed": len(read.passed), "kept": len(kept), "rejects": dict(read.rejects),
-            "dropped": dropped, "splits": {name: len(ids) for name, ids in split.items()},
+            "dropped": {**dropped, **withdrawn}, "splits": {name: len(ids) for name, ids in split.items()},
             "diversity": diversity(kept, len(cells(plan))), "gates": _measured(kept), "rollouts": read.rollouts,
-            "faults": dict(read.faults), "records": dict(read.counts)}
+            "faults": dict(read.faults), "records": dict(read.counts),
+            **({"proposals": read.proposals} if read.proposals else {}),
+            **({"opinions": dict(sorted(read.opinions.items()))} if read.opinions else {})}
     return [folder / name for name in texts], card
+
+
+def standing(plan: SynthPlan, passed: Iterable[Passed]) -> tuple[list[Passed], dict[str, int]]:
+    """(tasks that what evolution has made of a plan would let pass as well, how many it would not, by reason)."""
+    active, limit = {atom.id for atom in plan.active.atoms}, evolved.limits(plan.evolved)
+    kept, left = [], dict.fromkeys(("QUARANTINED", "STRICTER"), 0)
+    for each in passed:
+        caught, total = each.measures["mutants"]
+        if not active >= set(each.atoms):
+            left["QUARANTINED"] += 1
+        elif caught < limit.killed * total or each.measures["null"] > limit.null or (
+                each.measures["turns"] > limit.time * plan.domain.limit):
+            left["STRICTER"] += 1
+        else:
+            kept.append(each)
+    return kept, left
 
 
 def tasks(folder: str | Path, domain: Domain, split: str = "train") -> tuple[Task, ...]:
@@ -68,6 +89,8 @@ class _Read:
         self.rejects: collections.Counter = collections.Counter()
         self.faults: collections.Counter = collections.Counter()
         self.rollouts: dict[str, list[int]] = {}     # agent -> [successes, conversations]
+        self.proposals: dict[str, dict[str, Any]] = {}   # role -> outcomes, calls, tokens read and written
+        self.opinions: collections.Counter = collections.Counter()    # what was said, and what execution says -> how often
         self._instance: Instance | None = None
         self._scenario: Scenario | None = None
 
@@ -92,6 +115,18 @@ class _Read:
         elif line["kind"] == "fault":
             fault = unwrap(line, Fault)
             self.faults[f"{fault.side}: {fault.label}"] += 1
+        elif line["kind"] == "proposal":
+            self._proposal(unwrap(line, Proposal))
+        elif line["kind"] == "opinion":
+            opinion = unwrap(line, Opinion)
+            self.opinions[f"{opinion.about}: {opinion.says}, by execution {opinion.execution}"] += 1
+
+    def _proposal(self, made: Proposal) -> None:
+        tally = self.proposals.setdefault(made.role, {"outcomes": {}, "calls": 0, "tokens": [0, 0]})
+        for name, count in made.outcomes.items():
+            tally["outcomes"][name] = tally["outcomes"].get(name, 0) + count
+        tally["calls"] += len(made.calls)
+        tally["tokens"] = [before + more for before, more in zip(tally["tokens"], made.tokens)]
 
     def _report(self, report: Report) -> None:
         if report.code:
@@ -100,7 +135,7 @@ class _Read:
         actions, instance = self._domain.actions, self._instance
         writes = tuple(step["tool"] for step in instance.plan if actions[step["tool"]].kind == "write")
         self.passed.append(Passed(self._scenario.record, instance.signature, instance.skeleton.cell, report.measures,
-                                  writes))
+                                  writes, instance.skeleton.atoms))
 
 
 def _measured(kept: list[Passed]) -> dict[str, float]:

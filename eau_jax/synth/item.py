@@ -1,14 +1,15 @@
 """One task through all stages: what is planned comes in, a record of every stage comes out, up to the one that rejects it."""
 
+import itertools
 from typing import Any, Iterator, NamedTuple
 
 from eau_jax.synth import gates_text
 from eau_jax.synth.attribute import attribute
+from eau_jax.synth.backend import Backend, Failure, Played, symbolic
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.gates import Limits, Reject, gate
 from eau_jax.synth.ground import gold, ground
 from eau_jax.synth.play import Stage, task_of
-from eau_jax.synth.realise import realise
 from eau_jax.synth.record import Instance, Report, Rollout, Scenario, Skeleton, seed_of, wrap
 from eau_jax.synth.search import NoPlan
 
@@ -22,6 +23,7 @@ class Bench(NamedTuple):
     sealed: gates_text.Sealed
     limits: Limits
     novices: int                   # conversations of the mediocre agent for each task
+    backend: Backend = symbolic    # what realises it, talks about it, and has opinions of it
 
 
 def records(bench: Bench, skeleton: Skeleton, parent: str) -> Iterator[dict[str, Any]]:
@@ -45,21 +47,28 @@ def records(bench: Bench, skeleton: Skeleton, parent: str) -> Iterator[dict[str,
     if report.code:
         yield wrap(report, [grounded["id"]])
         return
-    scenario = realise(domain, instance)
+    scenario, proposals = bench.backend.realise(domain, instance)
     realised = wrap(scenario, [grounded["id"]])
-    yield realised
+    yield from (realised, *(wrap(each, [grounded["id"]]) for each in proposals))
     rollouts = list(_rollouts(bench, instance, scenario))
     opening = domain.env.prompt(task_of(domain, scenario.record))[1]
     rejected = (gates_text.keeps_secrets(domain, scenario.record, instance, opening)
                 or gates_text.is_apart(domain, scenario.record, instance.facts, bench.sealed)
                 or gates_text.is_playable([each for each in rollouts if each.agent == "oracle"],
                                           bench.limits.time * domain.limit))
-    yield wrap(report if rejected is None else Report(*rejected, report.measures), [grounded["id"], realised["id"]])
-    for rollout in rollouts:
+    report.measures["turns"] = max(len(each.turns) for each in rollouts if each.agent == "oracle")
+    report = report if rejected is None else Report(*rejected, report.measures)
+    yield wrap(report, [grounded["id"], realised["id"]])
+    further = iter(()) if report.code else bench.backend.converse(bench.stage, domain, instance, scenario)
+    failures = []
+    for rollout, proposals in itertools.chain((Played(each, ()) for each in rollouts), further):
         played = wrap(rollout, [realised["id"]])
-        yield played
+        yield from (played, *(wrap(each, [played["id"]]) for each in proposals))
         if not rollout.success:
-            yield wrap(attribute(domain, instance, scenario, rollout), [played["id"]])
+            failures.append(Failure(rollout, attribute(domain, instance, scenario, rollout)))
+            yield wrap(failures[-1].fault, [played["id"]])
+    opinions = bench.backend.opine(domain, instance, scenario, report, failures)
+    yield from (wrap(each, [realised["id"]]) for each in opinions)
 
 
 def elsewhere(report: Report, instance: Instance, replayer: Any) -> Report:

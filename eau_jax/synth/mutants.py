@@ -6,6 +6,7 @@ from typing import Any, Iterator, Sequence
 from eau_jax.synth.domain import Case, Domain, State, Step
 
 HANDS = "by hand: "
+UNSAID = "without saying"
 SUMMARY = "The customer needs help."
 
 
@@ -47,6 +48,11 @@ def tried(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str],
         yield name, solved
 
 
+def kind(name: str) -> str:
+    """The name of a wrong plan without what is particular to one task."""
+    return UNSAID if name.startswith(UNSAID) else name
+
+
 def mutants(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str],
             rng: random.Random) -> Iterator[tuple[str, tuple[Step, ...], list[str]]]:
     """(name, calls, words): wrong arguments and entities, missing and further writes, another order, something unsaid."""
@@ -73,7 +79,7 @@ def mutants(domain: Domain, case: Case, plan: Sequence[Step], said: Sequence[str
         if not case.call(state, extra).failed:
             yield f"{HANDS if extra.who == 'user' else ''}{name} besides", (*plan, extra), said
     for each in dict.fromkeys(said):
-        yield f"without saying {each}", plan, [text for text in said if text != each]
+        yield f"{UNSAID} {each}", plan, [text for text in said if text != each]
 
 
 def _other(domain: Domain, case: Case, step: Step, name: str, rng: random.Random) -> Step | None:

@@ -1,13 +1,18 @@
-"""Plan: which tasks are wanted. Cells are filled evenly from the first item on, so that every prefix of a plan is
-balanced."""
+"""Plan: which tasks are wanted. Cells are filled evenly from the first item of a round on, so that every prefix of a round
+is balanced."""
 
+import collections
 import dataclasses
-from typing import Iterator, Mapping
+import functools
+from typing import Iterator, Mapping, Sequence
 
 from eau_jax.core.knobs import nearest
 from eau_jax.envs.tau2.plan import GOALS
+from eau_jax.synth import evolved
+from eau_jax.synth.compose import combinations
 from eau_jax.synth.domain import Domain
-from eau_jax.synth.record import PlanItem, canonical, seed_of
+from eau_jax.synth.llm import Llm
+from eau_jax.synth.record import Evolved, PlanItem, canonical, seed_of
 
 OUTCOMES = {"fulfil": 0.78, "mixed": 0.15, "refuse": 0.07}   # share of each; what is refused stays under a quarter
 MOST = 0.25              # of tasks in which something is refused
@@ -46,12 +51,30 @@ class SynthPlan:
     """tasks that are made and written together"""
     jobs: int = 1
     """processes"""
+    llm: Llm | None = None
+    """language models that make proposals; None: templates and rules make everything"""
+    rounds: int = 1
+    """parts in which the tasks are made; after each the plan evolves: see `evolve`. 1: it stays as it is"""
+    probes: int = 48
+    """tasks of the fixed probe set, on which every change of the plan is tested first; needs rounds of 2 or more"""
+    evolved: Evolved = Evolved()
+    """what an earlier evolution has made of the plan, or its author: weights, parameters, gates, quarantine"""
 
     def __post_init__(self):
         if self.count < 1 or self.shard < 1 or self.jobs < 1 or self.seed < 0 or self.novices < 0 or self.per_signature < 1:
             raise ValueError(f"count = {self.count}, shard = {self.shard}, jobs = {self.jobs}, per_signature = "
                              f"{self.per_signature}, seed = {self.seed}, novices = {self.novices}; allowed: 1 or more for "
                              "the first four, 0 or more for the others")
+        if not 1 <= self.rounds <= self.count or self.probes < 1:
+            raise ValueError(f"rounds = {self.rounds}, probes = {self.probes}; allowed: 1 to count = {self.count} rounds, 1 or "
+                             "more probes")
+        evolved.check(self.domain, self.evolved)
+        if self.llm is not None and self.jobs > 1:
+            raise ValueError(f"jobs = {self.jobs} cannot go with llm, whose calls one process records; allowed: 1. "
+                             "llm.concurrency says how many tasks are made at the same time")
+        if self.llm is not None and self.llm.planner is not None and self.rounds == 1:
+            raise ValueError("llm.planner would do nothing with rounds = 1, where the plan stays as it is; raise rounds, or "
+                             "leave the planner out")
         if not 0.0 < self.similar <= 1.0:
             raise ValueError(f"similar = {self.similar} is out of range; allowed: above 0, up to 1")
         for name in self.outcomes:
@@ -71,9 +94,14 @@ class SynthPlan:
         if not self.distractors or min(self.distractors) < 0 or max(self.distractors) > CROWD:
             raise ValueError(f"distractors = {self.distractors}; allowed: one or more numbers, each 0 to {CROWD}")
 
+    @functools.cached_property
+    def active(self) -> Domain:
+        """The domain without what is in quarantine."""
+        return evolved.active(self.domain, self.evolved.quarantine)
+
 
 def cells(plan: SynthPlan) -> dict[str, tuple[dict, float]]:
-    """Name -> (cell, share) of every cell whose share is not 0."""
+    """Name -> (cell, share) of every cell whose share is not 0 and that quarantine leaves sub-tasks for."""
     found = {}
     for outcome, first in plan.outcomes.items():
         for size, second in plan.sizes.items():
@@ -83,21 +111,41 @@ def cells(plan: SynthPlan) -> dict[str, tuple[dict, float]]:
                 for distractors in plan.distractors:
                     cell = {"domain": plan.domain.name, "outcome": outcome, "size": size, "persona": persona,
                             "distractors": distractors}
+                    name = canonical(cell)
                     share = first * second / len(plan.domain.personas) / len(plan.distractors)
-                    if share > 0:
-                        found[canonical(cell)] = (cell, share)
+                    share *= evolved.factor(plan.evolved, name, _hardness(plan, size, distractors))
+                    if share > 0 and not (plan.evolved.quarantine and not combinations(plan.active, cell, plan.seed)):
+                        found[name] = (cell, share)
     return found
 
 
-def items(plan: SynthPlan) -> Iterator[PlanItem]:
-    """`plan.count` items. Each goes to the cell that is furthest behind its share."""
-    known = cells(plan)
-    total = sum(share for _, share in known.values())
-    owed, given = dict.fromkeys(known, 0.0), dict.fromkeys(known, 0)
-    for index in range(plan.count):
-        for name, (_, share) in known.items():
-            owed[name] += share / total
-        name = max(owed, key=owed.get)
-        owed[name] -= 1.0
-        yield PlanItem(index, given[name], known[name][0], seed_of(plan.seed, index))
-        given[name] += 1
+def _hardness(plan: SynthPlan, size: int, distractors: int) -> float:
+    """Mean place of size and distractors between the least and the most of the plan, 0 to 1."""
+    place = lambda value, every: (value - min(every)) / (max(every) - min(every)) if max(every) > min(every) else 0.5
+    return (place(size, plan.sizes) + place(distractors, plan.distractors)) / 2
+
+
+def rounds(plan: SynthPlan) -> list[range]:
+    """The items of each round."""
+    ends = [plan.count * number // plan.rounds for number in range(plan.rounds + 1)]
+    return [range(first, last) for first, last in zip(ends, ends[1:])]
+
+
+def items(plan: SynthPlan, states: Sequence[Evolved] = ()) -> Iterator[PlanItem]:
+    """The items of the rounds whose states are known. Each goes to the cell that is furthest behind its share.
+
+    Args:
+      states: what evolution has made of the plan at the beginning of each round; of the first alone: as in the plan.
+    """
+    given: collections.Counter[str] = collections.Counter()
+    for state, span in zip(states or (plan.evolved,), rounds(plan)):
+        known = cells(dataclasses.replace(plan, evolved=state))
+        total = sum(share for _, share in known.values())
+        owed = dict.fromkeys(known, 0.0)
+        for index in span:
+            for name, (_, share) in known.items():
+                owed[name] += share / total
+            name = max(owed, key=owed.get)
+            owed[name] -= 1.0
+            yield PlanItem(index, given[name], known[name][0], seed_of(plan.seed, index))
+            given[name] += 1

@@ -18,6 +18,7 @@ class Passed(NamedTuple):
     cell: Mapping[str, Any]
     measures: Mapping[str, Any]
     writes: tuple[str, ...]        # tools of the gold plan that change something, in order
+    atoms: tuple[str, ...] = ()
 
 
 def select(passed: Iterable[Passed], per_signature: int, similar: float) -> tuple[list[Passed], dict[str, int]]:
