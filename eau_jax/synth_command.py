@@ -15,6 +15,9 @@ PLAN.py is a Python file with `plan() -> SynthPlan`, such as configs/synth_works
 
   eau-jax synth configs/synth_workshop.py --count 10000 --jobs 2
 
+  eau-jax synth configs/synth_llm.py            # the same with language models that make proposals
+  eau-jax synth configs/synth_llm.py --name again --llm.replay runs/synth/llm/calls.jsonl     # and once more without them
+
   eau-jax synth export runs/synth/workshop      # data sets for fine-tuning and RL out of a finished run, in its folder data/
 
 A stopped run goes on with the same command. `eau-jax synth PLAN.py --help` lists the settings of a plan.
@@ -22,7 +25,7 @@ A stopped run goes on with the same command. `eau-jax synth PLAN.py --help` list
 
 
 def run(arguments: list[str]) -> int:
-    """Exit status 1 when no task passed the gates."""
+    """Exit status 1 when no task passed the gates, or not all were made."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
@@ -33,11 +36,14 @@ def run(arguments: list[str]) -> int:
 
     plan = parse(arguments[0], arguments[1:])
     with Watch() as watch:
-        folder = pipeline.run(plan, lambda done, total: watch.at(f"tasks of {plan.domain.name}", done, total))
+        folder = pipeline.run(plan, lambda done, total: watch.at(f"tasks of {plan.domain.name}", done, total),
+                              watch=watch.at)
         card = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         watch.console.print(*tables(card))
         watch.say(f"tasks: {folder / 'tasks'}")
-    return 0 if card["kept"] else 1
+        if "stopped" in card:
+            watch.say(f"stopped: {card['stopped']}")
+    return 0 if card["kept"] and "stopped" not in card else 1
 
 
 def export(arguments: list[str]) -> int:
@@ -62,14 +68,24 @@ def parse(path: str, arguments: list[str]) -> Any:
     from eau_jax.synth.plan import SynthPlan
 
     plan = call(path, "plan", SynthPlan)
-    body = ast.parse(inspect.getsource(SynthPlan)).body[0].body
+    fields = _plain(plan)
+    if plan.llm is not None:
+        inner = dataclasses.make_dataclass("Llm", _plain(plan.llm), frozen=True)
+        fields.append(("llm", inner, inner()))
+    Settings = dataclasses.make_dataclass("Settings", fields, frozen=True)
+    given = vars(tyro.cli(Settings, prog=f"eau-jax synth {path}", args=arguments, description="Settings of a synthesis."))
+    if plan.llm is not None:
+        given["llm"] = dataclasses.replace(plan.llm, **vars(given["llm"]))
+    return dataclasses.replace(plan, **given)
+
+
+def _plain(settings: Any) -> list[tuple[str, Any, Any]]:
+    """(name, type with its help text, value) of the numbers and texts among the fields of a dataclass."""
+    body = ast.parse(inspect.getsource(type(settings))).body[0].body
     texts = {line.target.id: after.value.value for line, after in zip(body, body[1:])
              if isinstance(line, ast.AnnAssign) and isinstance(after, ast.Expr)}
-    plain = [(field.name, Annotated[field.type, tyro.conf.arg(help=texts[field.name])], getattr(plan, field.name))
-             for field in dataclasses.fields(SynthPlan) if field.type in (int, float, str)]
-    Settings = dataclasses.make_dataclass("Settings", plain, frozen=True)
-    given = tyro.cli(Settings, prog=f"eau-jax synth {path}", args=arguments, description="Settings of a synthesis.")
-    return dataclasses.replace(plan, **vars(given))
+    return [(field.name, Annotated[field.type, tyro.conf.arg(help=texts[field.name])], getattr(settings, field.name))
+            for field in dataclasses.fields(settings) if field.type in (int, float, str)]
 
 
 def tables(card: dict[str, Any]) -> list[Table]:
@@ -87,4 +103,19 @@ def tables(card: dict[str, Any]) -> list[Table]:
     quality = Table("of the kept tasks", "", title="Quality", title_justify="left")
     for name, value in {**card["gates"], **card["diversity"]}.items():
         quality.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
-    return [counts, quality]
+    return [counts, quality, *_models(card)]
+
+
+def _models(card: dict[str, Any]) -> list[Table]:
+    """What language models proposed, where they did."""
+    if "proposals" not in card:
+        return []
+    shown = Table("role", "used", "not used", "calls", "tokens read", "written", title="Language models",
+                  title_justify="left")
+    for role, tally in card["proposals"].items():
+        reasons = sorted((name, count) for name, count in tally["outcomes"].items() if name != "used")
+        shown.add_row(role, str(tally["outcomes"].get("used", 0)), ", ".join(f"{name} {count}" for name, count in reasons),
+                      str(tally["calls"]), *map(str, tally["tokens"]))
+    for name, count in card.get("opinions", {}).items():
+        shown.add_row("  opinion", f"{count}", name)
+    return [shown]

@@ -1,6 +1,7 @@
 """Asking a language model for JSON. Whatever it answers, there is a value that fits or a reason why there is none."""
 
 import json
+import math
 import re
 from typing import Any, Callable, Mapping, NamedTuple, TypeVar
 
@@ -67,8 +68,9 @@ def json_object(said: str) -> dict[str, Any]:
     begin, end = text.find("{"), text.rfind("}")
     cut = "; it was cut off, so write less" if isinstance(said, Said) and said.finish == "length" else ""
     try:
-        found = json.loads(text[begin:end + 1], parse_constant=_no_number) if 0 <= begin < end else None
-    except (ValueError, RecursionError) as error:
+        found = json.loads(text[begin:end + 1], parse_constant=_number, parse_float=_number) if 0 <= begin < end else None
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:     # halves of surrogate pairs among them
         raise Refused(INVALID, f"it is not JSON ({getattr(error, 'msg', error)}){cut}") from None
     if not isinstance(found, dict):
         raise Refused(INVALID, f"it holds no JSON object{cut}")
@@ -87,5 +89,7 @@ def field(found: Mapping[str, Any], name: str, kind: type, what: str) -> Any:
     return value
 
 
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+def _number(written: str) -> float:
+    if not math.isfinite(float(written)):
+        raise ValueError(f"{written} is no number")
+    return float(written)

@@ -9,7 +9,7 @@ from eau_jax.synth import compose, realise
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.plan import SynthPlan
 from eau_jax.synth.play import Stage
-from eau_jax.synth.record import Fault, Instance, Opinion, PlanItem, Proposal, Report, Rollout, Scenario, Skeleton
+from eau_jax.synth.record import Diff, Fault, Instance, Opinion, PlanItem, Proposal, Report, Rollout, Scenario, Skeleton
 
 
 class Played(NamedTuple):
@@ -35,13 +35,14 @@ class Backend(NamedTuple):
     converse: Callable[[Stage, Domain, Instance, Scenario], Iterator[Played]]     # of a task that passed the gates
     opine: Callable[[Domain, Instance, Scenario, Report, Sequence[Failure]], Iterator[Opinion | Proposal]]
     each: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]          # results of a function, in that order
+    planners: tuple[Callable[[Any], Iterable[Diff]], ...]                         # as of `evolve.Planner`
     commit: Callable[[], None]                                                    # called before what was made is written
 
 
 symbolic = Backend(
     identity={"kind": "symbolic"},
-    compose=lambda plan, item: (compose.compose(plan.domain, item, plan.seed), []),
+    compose=lambda plan, item: (compose.compose(plan.active, item, plan.seed), []),
     realise=lambda domain, instance: (realise.realise(domain, instance), []),
     converse=lambda stage, domain, instance, scenario: iter(()),
     opine=lambda domain, instance, scenario, report, failures: iter(()),
-    each=map, commit=lambda: None)
+    each=map, planners=(), commit=lambda: None)

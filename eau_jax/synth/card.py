@@ -34,7 +34,7 @@ def card(domain: Domain, manifest: Record, index: Sequence[Record], agents: Sequ
                   for row in agents for message in row["messages"])
     return {
         "domain": domain.name, "version": domain.version, "generator": manifest["generator"], "plan": manifest["plan"],
-        "origin": ORIGIN,
+        "origin": ORIGIN + _models(manifest),
         "tasks": {"buckets": dict(sorted(collections.Counter(f"{line['split']} {line['bucket']}" for line in index).items())),
                   "splits": dict(sorted(collections.Counter(line["split"] for line in index).items())),
                   "novice_failed": dict(sorted(failed.items()))},
@@ -44,6 +44,18 @@ def card(domain: Domain, manifest: Record, index: Sequence[Record], agents: Sequ
         "user": {split: acts(turns, len(played[split])) for split, turns in users.items()}
         | {"left_out": dict(sorted(left["user"].items()))},
         **{name: manifest[name] for name in _NEEDS}}
+
+
+def _models(manifest: Record) -> str:
+    """Which language models made proposals; "" for none."""
+    tally = manifest.get("proposals", {})
+    if not tally:
+        return ""
+    roles = manifest["backend"]["roles"]
+    named = {role: each for role, each in roles.items() if role != "validators"}
+    models = [f"{each['model']} ({role})" for role, each in named.items()]
+    models += [f"{each['model']} (validator, whose opinion decides nothing)" for each in roles.get("validators", ())]
+    return f" Language models made proposals, judged by execution: {', '.join(models)}."
 
 
 def acts(turns: Sequence[UserTurn], played: int) -> dict[str, Any]:

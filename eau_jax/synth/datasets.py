@@ -133,7 +133,7 @@ def sources(folder: Path, manifest: Record, splits: Mapping[str, Sequence[str]])
 
 def indexed(domain: Domain, source: Source, manifest: Record) -> dict[str, Any]:
     """A line of the index. What is hidden from an agent is referred to, not repeated."""
-    cell, novices = dict(source.instance.skeleton.cell), [each for each in source.rollouts if each.agent != "oracle"]
+    cell, novices = dict(source.instance.skeleton.cell), [each for each in source.rollouts if each.agent == "novice"]
     played = [each.success for each in novices if each.stop != "infra_error"]
     return {"task_id": source.id, "split": source.split, "bucket": f"{cell['outcome']}-{cell['size']}",
             "signature": source.instance.signature, "atoms": list(source.instance.skeleton.atoms),

@@ -6,6 +6,7 @@ cannot go on ends as an infrastructure error. Either way the record of the propo
 
 import collections
 import contextlib
+import re
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,15 +20,21 @@ from eau_jax.synth import compose, paraphrase, prompts, realise
 from eau_jax.synth.ask import INVALID, USED, Asker, Refused, field
 from eau_jax.synth.backend import Backend, Failure, Played, symbolic
 from eau_jax.synth.domain import Domain
+from eau_jax.synth.evolve import Evolution
 from eau_jax.synth.gates_text import keeps_secrets
 from eau_jax.synth.llm import Llm
 from eau_jax.synth.plan import SynthPlan
 from eau_jax.synth.play import Agent, Stage, task_of
-from eau_jax.synth.record import Instance, Opinion, PlanItem, Proposal, Report, Scenario, Skeleton, seed_of
+from eau_jax.synth.record import (
+    Diff, Instance, Opinion, PlanItem, Proposal, Report, Scenario, Skeleton, seed_of, wrap)
+from eau_jax.users.llm import Client
 from eau_jax.users.voice import Spoken, speak
 
 SIDES = ("agent", "user", "task", "env", "checker")
+PLANS = 2                # times that the planner is asked after a round
+MOST = 8                 # changes that it may propose at once
 WHY = 300                # characters of a reason that are kept
+_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")   # in the JSON of a call; alone it is no character
 SILENCE = "(nothing)"    # in place of an empty message, which many a server does not take
 
 
@@ -48,7 +55,7 @@ def opened(plan: SynthPlan, place: RunFolder, at: Callable[[int, int], None]) ->
         yield Backend(
             identity=llm.identity, compose=made.compose if llm.composer else symbolic.compose,
             realise=made.realise if llm.paraphraser else symbolic.realise, converse=made.converse, opine=made.opine,
-            each=calls.together, commit=calls.commit)
+            each=calls.together, planners=(made.plan,) if llm.planner else (), commit=calls.commit)
 
 
 class _Models:
@@ -59,7 +66,7 @@ class _Models:
 
     def compose(self, plan: SynthPlan, item: PlanItem) -> tuple[Skeleton, list[Proposal]]:
         """The sub-tasks that the composer names, where they make a task of the item's cell."""
-        domain, stands = plan.domain, compose.compose(plan.domain, item, plan.seed)
+        domain, stands = plan.active, compose.compose(plan.active, item, plan.seed)
 
         def read(found: Mapping[str, Any]) -> Skeleton:
             atoms = field(found, "atoms", list, "a list of ids")
@@ -136,8 +143,28 @@ class _Models:
                 if found is not None:
                     yield Opinion(about, str(client.identity["model"]), found[0], execution, found[1])
 
-    def _asker(self, client: Any, role: str) -> Asker:
-        return Asker.of(self._calls, client, role, self._llm.repairs)
+    def plan(self, evolution: Evolution) -> Iterator[Diff]:
+        """Changes of a plan, as of `evolve.Planner`: some at once, and others once it is known what became of those."""
+        asker = self._asker(self._llm.planner, "planner", len(evolution.history))
+        outcomes: collections.Counter = collections.Counter()
+        rulings: list[tuple[Diff, str]] = []
+        for _ in range(PLANS):
+            question, names = prompts.evolution(evolution, rulings)
+            read = lambda found: _diffs(found, names, f"planner {asker.client.identity['model']}")
+            found, outcome = self._calls.together(lambda asked: asker.json(*asked, read), [question])[0]
+            outcomes.update([outcome] if found is None else [])
+            for diff in found or ():
+                yield diff
+                ruling = evolution.records[-1]["body"]
+                rulings.append((diff, ruling["detail"]))
+                outcomes[USED if ruling["adopted"] else ruling["code"]] += 1
+            if not found:
+                break
+        evolution.records.append(wrap(_proposal(asker.client, "planner", outcomes)))
+        self._calls.commit()
+
+    def _asker(self, client: Client, role: str, sample: int = 0) -> Asker:
+        return Asker.of(self._calls, client, role, self._llm.repairs, sample)
 
     def _teacher(self, domain: Domain, task: Task, turns: Sequence[Mapping[str, Any]], sample: int, asked: list) -> Agent:
         """An agent that is a language model, which sees what an agent sees: prompt and conversation."""
@@ -152,7 +179,7 @@ class _Models:
                              {"role": turn["by"], "content": turn["reply"] or SILENCE}]
             said = _counted(client, counts, lambda: self._calls.run(client.complete(messages)))
             counts[USED] += 1
-            return visible(said)
+            return _HALF.sub(r"\\ufffd", visible(said))
 
         return agent
 
@@ -164,6 +191,8 @@ class _Models:
 
         def worded(words: Words) -> Spoken:
             spoken = _counted(client, counts, lambda: self._calls.run(speak(user, user.knobs, words)))
+            if "###" in spoken.text:          # a sign that ends conversations
+                spoken = Spoken(words.draft, "draft", leaked=False)
             counts["leak" if spoken.leaked else "draft" if spoken.spoke == "draft" else USED] += 1
             return spoken
 
@@ -183,6 +212,19 @@ def _verdict(found: Mapping[str, Any], answers: Iterable[str]) -> tuple[str, str
     if says not in answers:
         raise Refused(INVALID, f'its field "verdict" is none of {", ".join(answers)}')
     return says, " ".join(str(found.get("why", "")).split())[:WHY]
+
+
+def _diffs(found: Mapping[str, Any], names: Mapping[str, str], author: str) -> list[Diff]:
+    """names: what stands for a cell in the question -> its name."""
+    listed = field(found, "diffs", list, "a list")
+    if len(listed) > MOST or not all(isinstance(each, dict) for each in listed):
+        raise Refused(INVALID, f'its field "diffs" is not a list of at most {MOST} objects')
+    diffs = []
+    for each in listed:
+        kind, changes = field(each, "kind", str, "a text"), field(each, "changes", dict, "an object")
+        diffs.append(Diff(kind, {names.get(name, name): pair for name, pair in changes.items()},
+                          field(each, "why", str, "a text")[:WHY], author))
+    return diffs
 
 
 def _proposal(client: Recorded, role: str, outcomes: Mapping[str, int]) -> Proposal:

@@ -4,8 +4,11 @@ import json
 from typing import Any, Mapping, Sequence
 
 from eau_jax.synth.domain import Domain
+from eau_jax.synth.evolve import Evolution
+from eau_jax.synth.evolved import GATES, PARAMETERS, WEIGHT
 from eau_jax.synth.paraphrase import Text, key_words
-from eau_jax.synth.record import Instance, PlanItem, Rollout, Scenario
+from eau_jax.synth.plan import cells
+from eau_jax.synth.record import Diff, Instance, PlanItem, Rollout, Scenario
 
 _GRANTS = {"write": "something is changed", "ask": "something is told", "refuse": "has to be refused"}
 _OUTCOMES = {"fulfil": "nothing that the user wants is refused", "refuse": "all that the user wants has to be refused",
@@ -59,13 +62,45 @@ def blame(domain: Domain, scenario: Scenario, rollout: Rollout) -> Question:
     """Whose fault it is that a conversation failed."""
     system = ("You read conversations of an agent with a user that did not end as they should, and say whose fault that is: "
               "the agent's; the user's (told what nobody asked for or what is not so, left too early); the task's (cannot "
-              "be solved as it stands); the environment's (a tool failed that should not); the checker's (all was done, and it "
-              "says no).")
+              "be solved as it stands); the environment's (a tool failed that should not); the checker's (all was done, and "
+              "it says no).")
     said = "\n".join(f"Agent: {turn['agent']}\n{turn['by'].capitalize()}: {turn['reply']}" for turn in rollout.turns)
     return system, (f"Policy:\n{_policy(domain)}\n\nThe user:\n{_scenario(scenario)}\n\nThe conversation, which ended with "
                     f"{rollout.stop}:\n{said}\n\n"
                     'Answer with a JSON object: {"verdict": "agent", "user", "task", "env" or "checker", "why": "one '
                     'sentence"}')
+
+
+def evolution(now: Evolution, rulings: Sequence[tuple[Diff, str]]) -> tuple[Question, dict[str, str]]:
+    """(what should change about a plan, what stands for a cell in the question -> its name).
+
+    Args:
+      rulings: changes that were proposed already, with why they were refused; "" for those that were adopted.
+    """
+    seen, names = now.history[-1], {f"c{place}": name for place, name in enumerate(cells(now.now))}
+    kinds = "\n".join(f"{short} = {name}: weight {now.value('weights', name):g}, {json.dumps(seen.cells.get(name, {}))}"
+                      for short, name in names.items())
+    only = {-1: ", only lower", 0: "", 1: ", only higher"}
+    numbers = "\n".join(
+        f"- {kind} {name}: now {now.value(kind, name):g}, allowed {limit.low:g} to {limit.high:g}{only[limit.stricter]}"
+        for kind, known in (("parameters", PARAMETERS), ("gates", GATES)) for name, limit in known.items())
+    atoms = "\n".join(f"- atom/{name}: {json.dumps(counts)}" for name, counts in seen.atoms.items())
+    done = "".join(f"\n- {diff.kind} {json.dumps(diff.changes)}: {detail or 'adopted'}" for diff, detail in rulings)
+    system = ("You improve a plan for making test tasks. After each round of tasks you see what came of it and propose "
+              "small changes, so that more tasks pass the tests, the sub-tasks are varied, and the tasks are neither too easy nor "
+              "too hard for a mediocre agent (it should solve about a third). Every change is tested by making tasks: what "
+              "makes the share of good tasks smaller is refused, and so is a gate that lets more pass.")
+    wanted = [f"Round {seen.round + 1}: {seen.tried} tasks tried, {seen.passed} passed. Rejected: "
+              f"{json.dumps(seen.rejects)}; whose fault failures were: {json.dumps(seen.faults)}; wrong plans that checkers let pass: "
+              f"{json.dumps(seen.escaped)}.",
+              f"Kinds of task (weights from {WEIGHT.low:g} to {WEIGHT.high:g}, changed by a factor of {WEIGHT.factor:g} at "
+              f"most):\n{kinds}", f"Numbers, one in a change:\n{numbers}",
+              f"Sub-tasks, which can be put into quarantine where they are at fault:\n{atoms}",
+              *([f"Proposed already:{done}"] if done else []),
+              'Answer with a JSON object: {"diffs": [{"kind": "weights", "changes": {"c0": [1.0, 1.5]}, "why": "..."}, '
+              '{"kind": "quarantine", "changes": {"atom/NAME": [false, true]}, "why": "..."}]}. Each change is [value now, '
+              'value then]. Propose at most 8, or none: {"diffs": []}.']
+    return (system, "\n\n".join(wanted)), names
 
 
 def _policy(domain: Domain) -> str:
