@@ -14,7 +14,7 @@ import re
 from typing import Any, Iterable, NamedTuple, Sequence
 
 from eau_jax.core.types import StopReason
-from eau_jax.synth.domain import Case, Domain, Look, State, Step, Wish
+from eau_jax.synth.domain import Case, Domain, Look, Param, State, Step, Wish, parts
 from eau_jax.synth.ground import gold
 from eau_jax.synth.record import Fault, Instance, Rollout, Scenario
 from eau_jax.synth.search import Seen, note, told
@@ -201,7 +201,7 @@ def _wrong_write(domain: Domain, case: Case, wishes: Sequence[Wish], instance: I
             if not meant:
                 return Fault("agent", "over_action", f"nobody wanted {step.tool}", trace.turns[place])
             wrong = [name for name, value in meant[0].arguments.items() if step.arguments.get(name) != value]
-            known = all(_is_known(action.params[name].type, meant[0].arguments[name], seen, tellable) for name in wrong
+            known = all(_is_known(action.params[name], meant[0].arguments[name], seen, tellable) for name in wrong
                         if name in action.params)
             label = "grounding" if known else "guess"
             return Fault("agent", label, f"{step.tool}: wrong {', '.join(wrong)}; the right value was "
@@ -211,9 +211,9 @@ def _wrong_write(domain: Domain, case: Case, wishes: Sequence[Wish], instance: I
     return None
 
 
-def _is_known(kind: str, value: Any, seen: Seen, tellable: Seen) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return all(str(each) in seen.get(kind, ()) or str(each) in tellable.get(kind, ()) for each in values)
+def _is_known(param: Param, value: Any, seen: Seen, tellable: Seen) -> bool:
+    return all(each.source == "const" or text in seen.get(each.type, ()) or text in tellable.get(each.type, ())
+               for each, text in parts(param, value))
 
 
 def _broken(domain: Domain, case: Case, trace: Trace) -> tuple[int, str] | None:

@@ -119,8 +119,10 @@ class DatabaseCase:
         return digest(compiled(state, self._domain.base, ()).final)
 
     def value(self, state: Changed, place: Place) -> Any:
-        record = View(self._domain.base, state).get(*place[:2])
-        return None if record is None else record.get(place[2]) if len(place) > 2 else record
+        found = View(self._domain.base, state).get(*place[:2])
+        for name in place[2:]:
+            found = None if found is None else found.get(name)
+        return found
 
     def changes(self, before: Changed, after: Changed) -> Mapping[Place, Any]:
         found: dict[Place, Any] = {}

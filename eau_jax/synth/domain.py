@@ -5,7 +5,8 @@ A domain declares; it does not run. Its tools run in the simulator that episodes
 """
 
 import random
-from typing import Any, Callable, Mapping, NamedTuple, Protocol, Sequence
+import types
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Protocol, Sequence
 
 from eau_jax.core.part import Env, TimeStep
 from eau_jax.synth.acts import customer_act
@@ -78,7 +79,18 @@ class Param(NamedTuple):
     """Where an argument comes from."""
 
     type: str                   # kind of value: parameters of one type take the same values
-    source: str                 # "slot": the user tells it; "lookup": a tool shows it; "const": policy or schema names it
+    source: str                 # "slot": the user tells it; "lookup": a tool shows it; "const": policy or schema names it,
+                                # or says how it is worked out
+    fields: Mapping[str, "Param"] = types.MappingProxyType({})    # of an argument that is a list of objects
+
+
+def parts(param: Param, value: Any) -> Iterator[tuple[Param, str]]:
+    """(where it comes from, as text) of each value in an argument: of every field of its objects, every item of its list."""
+    for each in value if isinstance(value, list) else [value]:
+        if param.fields and isinstance(each, Mapping):
+            yield from ((param.fields[name], str(item)) for name, item in each.items() if name in param.fields)
+        else:
+            yield param, str(each)
 
 
 class Look(NamedTuple):
@@ -104,7 +116,7 @@ class Action(NamedTuple):
     params: Mapping[str, Param]
     needs: tuple[Need, ...] = ()
     effects: Callable[[Look], Mapping[Place, Any]] = lambda look: {}   # place -> value after, where all needs hold
-    returns: str = ""                                # type of what it shows, where that is a bare value
+    returns: str = ""                                # type of what it shows, where that is a bare value; {name}: an argument
     who: str = "agent"
 
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from eau_jax.core.types import Task
 from eau_jax.envs.tau2.agent import tool_call
-from eau_jax.envs.tau2.plan import DETAILS, EMAIL, FIRST, NAME, PAYMENT, RECORD, ZIP, Goal, Plan, told
+from eau_jax.envs.tau2.plan import DETAILS, EMAIL, FIRST, NAME, PAYMENT, RECORD, USER, ZIP, Goal, Plan, told
 from eau_jax.envs.tau2.user import AGREED, CALLED, first_open
 
 _ASKS = {RECORD: "what is the order number", DETAILS: "what exactly are the details", PAYMENT: "how would you like to pay"}
-_WHO = {EMAIL: "your e-mail address", NAME: "your name", ZIP: "your zip code"}
+_WHO = {USER: "your user id", EMAIL: "your e-mail address", NAME: "your name", ZIP: "your zip code"}
+_ENOUGH = ((USER,), (EMAIL,), (NAME, ZIP))    # what says who somebody is; the first of which all can be told is asked
 
 
 Agent = Callable[[Task, Any, np.random.Generator], str]
@@ -61,7 +62,7 @@ def _slipped(goal: Goal, goals: list[Goal], rng: np.random.Generator) -> dict[st
 
 
 def _next(task: Task, plan: Plan, state: Any) -> str:
-    who = [slot for slot in (EMAIL, NAME, ZIP) if slot in plan.says and (slot == EMAIL or EMAIL not in plan.says)]
+    who = next((slots for slots in _ENOUGH if plan.says.keys() >= set(slots)), ())
     missing = [slot for slot in who if not state.told >> slot & 1]
     if missing:
         return f"Could you tell me {' and '.join(_WHO[slot] for slot in missing)}, please?"

@@ -8,7 +8,7 @@ import itertools
 import json
 from typing import Any, Iterator, Mapping, Sequence
 
-from eau_jax.synth.domain import Case, Domain, Result, State, Step, Wish, steps_of
+from eau_jax.synth.domain import Case, Domain, Result, State, Step, Wish, parts, steps_of
 
 ROUNDS = 6               # look-ups that build upon one another
 CALLS = 400              # look-ups that are tried for one plan
@@ -23,7 +23,7 @@ def shown(domain: Domain, step: Step, text: str) -> Iterator[tuple[str, str]]:
     """(type, value) of everything in a tool's answer that has a type."""
     action = domain.actions[step.tool]
     if action.returns:
-        yield action.returns, text
+        yield action.returns.format(**step.arguments), text
         return
     try:
         value = json.loads(text)
@@ -203,8 +203,8 @@ def _grants(case: Case, plan: Sequence[Step], wishes: Sequence[Wish]) -> bool:
 def _lookups(domain: Domain, step: Step) -> list[tuple[str, str]]:
     """(type, value) of each argument that a tool has to have shown."""
     params = domain.actions[step.tool].params
-    pairs = [(params[name].type, value) for name, value in step.arguments.items() if params[name].source == "lookup"]
-    return [(kind, each) for kind, value in pairs for each in (value if isinstance(value, list) else [value])]
+    return [(param.type, each) for name, value in step.arguments.items() for param, each in parts(params[name], value)
+            if param.source == "lookup"]
 
 
 def note(domain: Domain, step: Step, text: str, seen: Seen) -> None:
@@ -231,12 +231,11 @@ def underivable(domain: Domain, case: Case, plan: Sequence[Step], wishes: Sequen
 
 
 def _unknown(domain: Domain, step: Step, tellable: Seen, seen: Seen) -> str:
+    params = domain.actions[step.tool].params
     for name, value in step.arguments.items():
-        param = domain.actions[step.tool].params.get(name)
-        if param is None or param.source == "const":
-            continue
-        for each in map(str, value if isinstance(value, list) else [value]):
-            if each not in seen.get(param.type, ()) and each not in tellable.get(param.type, ()):
+        for param, each in parts(params[name], value) if name in params else ():
+            known = param.source == "const" or each in seen.get(param.type, ()) or each in tellable.get(param.type, ())
+            if not known:
                 return f"{step.tool}: {name} {each!r}"
     return ""
 
@@ -261,7 +260,7 @@ def find(domain: Domain, case: Case, state: State, known: Seen, seen: Seen, need
     tried: set[tuple[str, str]] = set()
     for _ in range(ROUNDS):
         fresh = False
-        for step in list(_possible(domain, have)):
+        for step in list(_possible(domain, known, have)):
             if step.key in tried or len(tried) >= CALLS:
                 continue
             tried.add(step.key)
@@ -279,11 +278,12 @@ def find(domain: Domain, case: Case, state: State, known: Seen, seen: Seen, need
     raise NoPlan(f"nothing shows {', '.join(left)}")
 
 
-def _possible(domain: Domain, have: Mapping[str, set[str]]) -> Iterator[Step]:
-    """Every look-up whose arguments are known."""
+def _possible(domain: Domain, known: Seen, have: Seen) -> Iterator[Step]:
+    """Every look-up whose arguments are known; of what the user tells, only what the user told is tried."""
     for name in domain.reads:
         action = domain.actions[name]
-        values = [sorted(have.get(param.type, ())) for param in action.params.values()]
+        params = action.params.values()
+        values = [sorted((known if param.source == "slot" else have).get(param.type, ())) for param in params]
         for each in itertools.product(*values):
             yield Step(name, dict(zip(action.params, each)), action.who)
 

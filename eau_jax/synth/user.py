@@ -4,7 +4,7 @@ The field `user` holds the machine as data (`envs.tau2.plan.told`), so that our 
 scenario says the same in words for a user that is a language model.
 """
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 from eau_jax.synth.domain import Persona, Record, Step, Wish
 from eau_jax.synth.record import Instance
@@ -62,28 +62,35 @@ def _goal(wish: Wish, text: Mapping[str, str]) -> dict[str, Any]:
 
 def hard(value: str) -> bool:
     """Whether a value is unlikely to be said by chance."""
-    return any(each.isdigit() or each.isupper() for each in value)
+    return len(value) > 2 and any(each.isdigit() or each.isupper() for each in value)
 
 
 def _right(arguments: Mapping[str, Any], wish: Wish) -> dict[str, list[str]]:
-    own = [each for value in arguments.values() for each in (value if isinstance(value, list) else [value])
-           if isinstance(each, str) and hard(each)]
     slots = [value for _, _, value in wish.slots if hard(value)]
-    return {"record": sorted({*own, *slots})}
+    return {"record": sorted({*filter(hard, _strings(arguments)), *slots})}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, keys aside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)
 
 
 def _ids(rows: Mapping[str, Any], wishes: Sequence[Wish]) -> dict[str, list[str]]:
     """What a proposal can name: the keys of all records of the task, and the values of the wishes."""
     keys = {key for table in rows.values() for key in table if hard(key)}
     values = {value for wish in wishes for _, _, value in wish.slots if hard(value)}
-    made = {value for wish in wishes for _, arguments, _ in wish.steps for value in arguments.values()
-            if isinstance(value, str) and hard(value)}
+    made = {value for wish in wishes for _, arguments, _ in wish.steps for value in _strings(arguments) if hard(value)}
     return {"record": sorted(keys | values | made)}
 
 
 def _owner(rows: Mapping[str, Any], facts: Mapping[str, str]) -> str:
     """The user id of the customer whose facts these are."""
-    fits = lambda user: (f"{user['name']['first_name']} {user['name']['last_name']}" == facts["name"]
+    fits = lambda user: (facts.get("user_id", user["user_id"]) == user["user_id"]
+                         and f"{user['name']['first_name']} {user['name']['last_name']}" == facts["name"]
                          and facts.get("email", user["email"]) == user["email"]
                          and facts.get("zip", user["address"]["zip"]) == user["address"]["zip"])
     return next((key for key, user in rows["users"].items() if fits(user)), "")
