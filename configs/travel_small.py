@@ -7,12 +7,28 @@ Expected     held-out score about 0.14 after the cold start (seed 0); after PPO 
 Command      eau-jax train configs/travel_small.py
 """
 
+import dataclasses
 from pathlib import Path
 
 from eau_jax.config import Config, Tasks
 from eau_jax.config_file import load_config, replace
+from eau_jax.core.types import Task
 from eau_jax.envs.gyms import travel_tasks
 from eau_jax.envs.gyms.travel import travel
+
+
+def short(split: str, count: int, seed: int) -> tuple[Task, ...]:
+    """Tasks about one aspect and one wish, a quarter of the generated ones, with three options to choose from."""
+    made = [task for task in travel_tasks.generate(split, 6 * count, seed) if len(travel_tasks.preferences(task.data)) == 1]
+    return tuple(map(_three_options, made[:count]))
+
+
+def _three_options(task: Task) -> Task:
+    """The task with the best option, another correct one, and one that lacks the wish."""
+    [aspect] = task.data["dimensions"]
+    options = task.data[aspect]["options"]
+    fewer = {**task.data[aspect], "options": {**options, "wrong": options["wrong"][:1], "noise": []}}
+    return dataclasses.replace(task, data={**task.data, aspect: fewer})
 
 
 def config() -> Config:
@@ -20,8 +36,8 @@ def config() -> Config:
     return replace(quickstart, {
         "name": "travel_small",
         "env": travel,
-        "tasks": Tasks(generate=travel_tasks.generate, load=travel_tasks.load, train=2000, test=128),
+        "tasks": Tasks(generate=short, load=travel_tasks.load, train=2000, test=128),
         "sft.steps": 600, "sft.expert_share": 0.5,
-        "rollout.max_tokens": 640, "rollout.max_new_tokens": 32,
-        "knobs": {**quickstart.knobs, "env.max_turns": 10},
+        "rollout.max_tokens": 384, "rollout.max_new_tokens": 32,
+        "knobs": {**quickstart.knobs, "env.max_turns": 8, "env.plain": 1},
     })
