@@ -60,7 +60,7 @@ def export(folder: str | Path, at: Callable[[int, int], None] = lambda done, tot
         index.append(indexed(domain, source, manifest))
         held[source.split].append(source.scenario.record)
         if source.split == "train":
-            _add_agents(domain, source, agents, left["agent"])
+            _add_agents(domain, source, agents, left["agent"], manifest["plan"]["validated"])
         for turn in _users(domain, source, play(source), left["user"]):
             known = turns[source.split]
             left["user"]["said before"] += turn.key in known
@@ -196,9 +196,10 @@ def _player(domain: Domain) -> Callable[[Source], Rollout]:
     return play
 
 
-def _add_agents(domain: Domain, source: Source, rows: dict[str, Record], left: collections.Counter) -> None:
+def _add_agents(domain: Domain, source: Source, rows: dict[str, Record], left: collections.Counter,
+                validated: bool) -> None:
     for rollout in source.rollouts:
-        row = agent_row(domain, source, rollout, lambda reason: left.update([reason]))
+        row = agent_row(domain, source, rollout, lambda reason: left.update([reason]), validated)
         if row is not None:
             said = canonical(row["messages"])
             left["said before"] += said in rows

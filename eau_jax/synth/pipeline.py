@@ -195,7 +195,7 @@ def shard(plan: SynthPlan, number: int, replayer: Replayer, states: Sequence[Evo
     owner, span = shards(plan)[number]
     now = dataclasses.replace(plan, evolved=(states or [plan.evolved])[owner])
     bench = Bench(now.active, Stage(now.active), replayer, gates_text.seal(plan.domain, plan.sealed),
-                  limits(now.evolved), plan.novices, backend)
+                  limits(now.evolved), plan.novices, backend, plan.validated)
     wanted = itertools.islice(items(plan, states), span.start, span.stop)
     return "".join(backend.each(lambda item: lines(_item(now, item, bench)), wanted))
 

@@ -45,6 +45,9 @@ class SynthPlan:
     """tasks of one signature that are kept"""
     similar: float = 0.8
     """two tasks of one signature whose texts share more than this (Jaccard, word 5-grams) are one too many"""
+    validated: bool = True
+    """False, for an ablation: gates keep out only what can be neither played nor scored, and of the agent's conversations
+    those that failed are exported too"""
     sealed: tuple[str, ...] = ()
     """task files in tau2's schema that must not be overlapped: signatures, names, word 8-grams"""
     shard: int = 250
@@ -68,6 +71,9 @@ class SynthPlan:
         if not 1 <= self.rounds <= self.count or self.probes < 1:
             raise ValueError(f"rounds = {self.rounds}, probes = {self.probes}; allowed: 1 to count = {self.count} rounds, 1 or "
                              "more probes")
+        if not self.validated and self.rounds > 1:
+            raise ValueError(f"rounds = {self.rounds} cannot go with validated = False, for a plan evolves by what the "
+                             "gates say; allowed: 1")
         evolved.check(self.domain, self.evolved)
         if self.llm is not None and self.jobs > 1:
             raise ValueError(f"jobs = {self.jobs} cannot go with llm, whose calls one process records; allowed: 1. "

@@ -71,25 +71,28 @@ class UserTurn(NamedTuple):
         return digest([self.view.system, [list(each) for each in self.view.exchanges[:self.place + 1]]], 32)
 
 
-def agent_row(domain: Domain, source: Source, rollout: Rollout, out: Count) -> dict[str, Json] | None:
+def agent_row(domain: Domain, source: Source, rollout: Rollout, out: Count,
+              validated: bool = True) -> dict[str, Json] | None:
     """The agent's side of a conversation that succeeded; None, and the reason to `out`, where it is no use.
 
     Only clean messages are learned: all of the oracle's, of other agents those that no tool and no user put right.
+    `validated`: False takes conversations that failed as well, and all that is said in any of them.
     """
     if rollout.stop == StopReason.INFRA_ERROR.value:
         return out("infrastructure error")
-    if not rollout.success:
+    if validated and not rollout.success:
         return out("failed")
     system, opening = domain.env.prompt(task_of(domain, domain.dressed(source.scenario.record, rollout.persona)))
     messages = [{"role": "system", "content": system}, {"role": "user", "content": opening}]
     for place, turn in enumerate(rollout.turns):
         said = _message(turn["agent"], f"call_{place}")
-        learned = rollout.agent == "oracle" or clean(turn)
+        learned = not validated or rollout.agent == "oracle" or clean(turn)
         messages.append(said if learned else {**said, "weight": 0})
         to = {"tool_call_id": f"call_{place}"} if "tool_calls" in said else {}
         messages.append({"role": "tool", "content": turn["reply"], **to} if turn["by"] == "tool" else
                         {"role": "user", "content": turn["reply"]})
-    row = {"messages": messages, "reward": 1.0, "correct": 1, "metadata": _facts(domain, source, rollout)}
+    row = {"messages": messages, "reward": float(rollout.success), "correct": int(rollout.success),
+           "metadata": _facts(domain, source, rollout)}
     try:
         view = agent_view(dialogue_file.to_row(row, "").dialogue, thoughts=True)
     except ValueError as error:
