@@ -71,9 +71,9 @@ def test_calls_overlap_and_python_does_not(tmp_path):
         assert server.most_in_flight > 1 and most[0] == 1
 
 
-@pytest.mark.parametrize("mode, name", [("broken", "server"), ("garbage", "server"), ("odd", "server"), ("refusing", "server"),
-                                        ("hang", "server"), ("trickle", "server")])
-def test_a_server_that_fails_has_a_name(tmp_path, mode, name):
+@pytest.mark.parametrize("mode", ["broken", "garbage", "odd", "refusing", "hang", "trickle"])
+def test_a_server_that_fails_has_a_name(tmp_path, mode):
+    name = "server"
     with chat_server(mode) as server, RunFolder(tmp_path) as place, Calls(place, PLENTY) as calls:
         assert asked(calls, client(server, timeout_s=0.2), "a") == [name]
         assert not (tmp_path / FILE).exists()            # asked again by whoever goes on, unless it was committed
