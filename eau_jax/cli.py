@@ -59,6 +59,8 @@ class Launch:
     """continue a run that was stopped"""
     profile: tuple[int, ...] = ()
     """updates of which a trace for xprof and Perfetto is written to RUN/profile, such as 3 4"""
+    processes: int = 1
+    """how many processes train together, each started with this command: one for each host of a TPU slice"""
     method: str = ""
     """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME is
     another function of it"""
@@ -225,7 +227,7 @@ def _learn(command: str, arguments: list[str]) -> int:
     before = bare = load_config(path)
     if method:
         before = load_method(method)(bare)
-    from eau_jax import campaign, plan_command, train
+    from eau_jax import campaign, follow, plan_command, processes, train
 
     kind = {"campaign": campaign.Launch, "plan": plan_command.Launch}.get(command, Launch)
     name, kind = f"eau-jax {command} {path}", kind()
@@ -246,15 +248,21 @@ def _learn(command: str, arguments: list[str]) -> int:
         for name, why in (("profile", "makes no updates"), ("resume", "begins again what it did not finish")):
             if getattr(launch, name):
                 raise ConfigError(f"{name} = {getattr(launch, name)} would do nothing: `sft` {why}; leave it out")
-        train.cold_start_only(config, source)
-    else:
+    processes.join(launch.processes)
+    if command == "train":
         # What a full disk does is said once, by the save that fails: not by Orbax, nor by the compilation cache.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
         for kind in (signal.SIGTERM, signal.SIGINT):
             signal.signal(kind, train.ask_to_stop)
-        train.train(config, source, resume=launch.resume, profile=launch.profile)
-        _report(str(Path(config.root) / config.name))
+    if launch.processes > 1 and not processes.leads():
+        return follow.follow(config)
+    with processes.leading(config):
+        if command == "sft":
+            train.cold_start_only(config, source)
+        else:
+            train.train(config, source, resume=launch.resume, profile=launch.profile)
+            _report(str(Path(config.root) / config.name))
     return 0
 
 

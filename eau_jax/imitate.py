@@ -13,11 +13,10 @@ from eau_jax.assemble import Parts
 from eau_jax.core import batching, knobs as knob
 from eau_jax.core.records import RunFolder
 from eau_jax.demonstrations import gather
-from eau_jax.learner import sft
 from eau_jax.learner.parts import Learner
-from eau_jax.learner.state import init_tower
 from eau_jax.models import lora
 from eau_jax.progress import Watch
+from eau_jax.together import fine_tune, fine_tuned, init_tower
 
 
 def imitate(parts: Parts, weights: Any, folder: RunFolder, target: Path, watch: Watch) -> None:
@@ -33,21 +32,22 @@ def imitate(parts: Parts, weights: Any, folder: RunFolder, target: Path, watch: 
     folder.write("sft_data.json", json.dumps(counts, indent=1) + "\n")
     epochs = config.steps * min(config.batch, len(examples)) / len(examples)
     watch.say(f"fine-tuning: {config.steps} steps, {epochs:.1f} epochs")
-    learner = _learner(parts)
-    policy, frozen = init_tower(learner, weights, jax.random.key(parts.config.seed))
+    teacher = learner(parts)
+    policy, frozen = init_tower(teacher, weights, jax.random.key(parts.config.seed))
     folder.write("sft.jsonl", "")
     for step in range(1, config.steps + 1):
         chosen = [examples[row] for row in _batch(parts.config.seed, len(examples), config.batch, step)]
         trajectory = batching.to_demonstrations(chosen, parts.learner.tokens)
-        policy, metrics = sft.update(learner, policy, frozen, trajectory, knobs)
+        policy, metrics = fine_tune(teacher, policy, frozen, trajectory, knobs)
         folder.append("sft.jsonl", {"step": step} | {name: mean.result() for name, mean in sorted(metrics.items())})
         watch.at("fine-tuning", step, config.steps)
-    fitted = lora.merge(parts.model, lora.join(frozen, policy.params))
-    start.save(target, parts.model, jax.device_get(fitted), parts.folder, parts.chat)
+    fitted = lora.merge(parts.model, fine_tuned(policy, frozen))
+    start.save(target, parts.model, fitted, parts.folder, parts.chat)
 
 
-def _learner(parts: Parts) -> Learner:
-    """The run's. Random weights are all trained, with LoRA too: under a frozen random embedding nothing is learned."""
+def learner(parts: Parts) -> Learner:
+    """The run's, for fine-tuning. Random weights are all trained, with LoRA too: under a frozen random embedding nothing is
+    learned."""
     if parts.config.model.make is not start.new_model:
         return parts.learner
     return dataclasses.replace(parts.learner, model=dataclasses.replace(parts.model, lora=None))

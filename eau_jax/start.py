@@ -32,9 +32,13 @@ TOKENIZER_EPISODES = 256   # conversations that a new tokenizer learns its pairs
 
 def folder_of(config: Config, home: Path) -> Path:
     """The folder of the starting model; it is made first where the config says so."""
-    if config.model.make is not None:
-        return whole(home / "model", lambda folder: config.model.make(config, folder))
-    return Path(config.model.folder)
+    folder = folder_path(config, home)
+    return folder if config.model.make is None else whole(folder, lambda folder: config.model.make(config, folder))
+
+
+def folder_path(config: Config, home: Path) -> Path:
+    """Where the folder of the starting model is, or will be."""
+    return Path(config.model.folder) if config.model.make is None else home / "model"
 
 
 def load(config: Config, folder: Path) -> tuple[ModelConfig, Any]:

@@ -171,9 +171,10 @@ class Checkpoints:
 
     def _set_aside(self, step: int) -> None:
         """Frees the step's number, so that it can be written again."""
-        target = self.folder / f"{step}.{BROKEN}"
-        shutil.rmtree(target, ignore_errors=True)
-        (self.folder / str(step)).rename(target)
+        if jax.process_index() == 0:
+            target = self.folder / f"{step}.{BROKEN}"
+            shutil.rmtree(target, ignore_errors=True)
+            (self.folder / str(step)).rename(target)
         self._manager.reload()
 
     def _need_space(self, state: LearnerState) -> None:
