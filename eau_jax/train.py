@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from eau_jax import demonstrations, start, track
+from eau_jax import demonstrations, processes, start, track
 from eau_jax.assemble import Parts, assemble, check, drawer, traces
 from eau_jax.coevolve import Coevolution
 from eau_jax.config import Config, ConfigError
@@ -30,18 +30,16 @@ from eau_jax.eval.held_out import evaluate, sealed_file
 from eau_jax.folder import begin, pin_base, rewind
 from eau_jax.imitate import imitate
 from eau_jax.journal import Generation
-from eau_jax.learner.annotate import annotate
-from eau_jax.learner.checkpoint import CheckpointError, Checkpoints
+from eau_jax.learner.checkpoint import CheckpointError
 from eau_jax.learner.parts import LearnerState, NonFiniteError
-from eau_jax.learner.refit import restart_critic
-from eau_jax.learner.state import abstract_state, init, place, policy_weights
-from eau_jax.learner.update import update
+from eau_jax.learner.state import abstract_state, place, policy_weights
 from eau_jax.meta.harvest import played
 from eau_jax.progress import Watch
 from eau_jax.rollout.agent import policy
 from eau_jax.rollout.collect import Groups, collect, run, to_record
 from eau_jax.rollout.refill import Batch, fill
 from eau_jax.timing import Clock, check_profile, profiled, speed
+from eau_jax.together import Checkpoints, LeadersSampler, annotate, init, restart_critic, update
 
 STOPPED = 143                # exit status of a run that was asked to stop and saved: start it again with --resume
 EVALUATION_SEED = 1_000_003  # evaluations draw from seeds of their own, the same for every policy
@@ -64,6 +62,7 @@ def stopping() -> bool:
     """Whether any process of the run was asked to stop: then all stop after the same update. All must call it."""
     if jax.process_count() == 1:
         return _stop.is_set()
+    processes.tell("stopping")
     return bool(multihost_utils.process_allgather(np.bool_(_stop.is_set())).any())
 
 
@@ -174,15 +173,25 @@ def _check_data(config: Config) -> None:
 
 def prepare(config: Config, folder: RunFolder, watch: Watch) -> tuple[Parts, Any]:
     """The parts, and the weights that reinforcement learning starts from, or adapts: the model's own or the cold start's."""
-    cache = (folder.path.resolve().parent / ".jax_cache").resolve()  # its real path is part of what programs are found by
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    watch.say(f"run {folder.path}: {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    several = jax.process_count() > 1
+    if not several:   # processes must compile side by side: on a CPU they wait 30 s for each other and no longer
+        # Its real path is part of what programs are found by.
+        cache = (folder.path.resolve().parent / ".jax_cache").resolve()
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+    watch.say(f"run {folder.path}: {jax.device_count()} {jax.devices()[0].platform} device(s)"
+              + (f" of {jax.process_count()} processes" if several else ""))
     model_folder = start.folder_of(config, folder.path)
     model, weights = start.load(config, model_folder)
     parts = assemble(config, model_folder, model)
+    processes.tell("model")
+    processes.agree()
+    if several:
+        parts = parts._replace(engine=LeadersSampler(parts.engine, parts.learner))
     if config.sft.steps:
         cold = start.whole(folder.path / "cold_start", lambda path: imitate(parts, weights, folder, path, watch))
         _, weights = start.load(config, cold)
+        processes.tell("cold_start")
+        processes.agree()
     if model.lora is not None:
         pin_base(folder, weights)
     return parts, weights
