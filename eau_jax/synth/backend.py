@@ -9,7 +9,7 @@ from eau_jax.synth import compose, realise
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.plan import SynthPlan
 from eau_jax.synth.play import Stage
-from eau_jax.synth.record import Diff, Fault, Instance, Opinion, PlanItem, Proposal, Report, Rollout, Scenario, Skeleton
+from eau_jax.synth.record import Fault, Instance, Opinion, PlanItem, Proposal, Report, Rollout, Scenario, Skeleton
 
 
 class Played(NamedTuple):
@@ -35,7 +35,7 @@ class Backend(NamedTuple):
     converse: Callable[[Stage, Domain, Instance, Scenario], Iterator[Played]]     # of a task that passed the gates
     opine: Callable[[Domain, Instance, Scenario, Report, Sequence[Failure]], Iterator[Opinion | Proposal]]
     each: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]          # results of a function, in that order
-    planners: tuple[Callable[[Any], Iterable[Diff]], ...]                         # as of `evolve.Planner`
+    planners: tuple[Callable[[Any], None], ...]                                   # as of `evolve.Planner`
     commit: Callable[[], None]                                                    # called before what was made is written
 
 

@@ -26,6 +26,7 @@ from eau_jax.synth import evolved as rule
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.observe import Made, observe
 from eau_jax.synth.plan import MOST, SynthPlan, cells
+from eau_jax.synth.probe import STATES
 from eau_jax.synth.record import Diff, Evolved, Observed, Ruling, lines, read, seed_of, wrap
 from eau_jax.synth.trials import Found, Trials
 
@@ -160,8 +161,7 @@ class Evolution:
         if kind == "checker":
             return self.trials.checker(self.state, name)
         if kind == "effect":
-            wrong = self.trials.effects().get(name)
-            return Found(3, 3, (wrong[0],), wrong[1][:160]) if wrong else Found(0, 1, ())
+            return self.trials.effect(name)
         members = [self.trials.atom(self.state, atom.id) for atom in self.now.active.atoms if atom.family == name]
         return min(members, key=lambda found: found.against / found.of)
 
@@ -192,7 +192,7 @@ def after(folder: Path, plan: SynthPlan, number: int, state: Evolved, records: I
     place = file(folder, number)
     if not place.is_file():
         with elsewhere(plan.domain) as replayer:
-            trials = Trials(plan, seed_of(plan.seed, "trials", number), replayer, watch)
+            trials = Trials(plan, seed_of(plan.seed, "trials", number), replayer, STATES if number == 0 else STATES // 4, watch)
             wrong = [(tool, *found) for tool, found in trials.effects().items()]
             observed, made = observe(number, records, wrong)
             history = [*(read(file(folder, each), Observed)[0] for each in range(number)), observed]

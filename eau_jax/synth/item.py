@@ -50,7 +50,11 @@ def records(bench: Bench, skeleton: Skeleton, parent: str) -> Iterator[dict[str,
     if report.code:
         yield wrap(report, [grounded["id"]])
         return
-    scenario, proposals = bench.backend.realise(domain, instance)
+    try:
+        scenario, proposals = bench.backend.realise(domain, instance)
+    except ValueError as error:
+        yield wrap(Report("SCHEMA", str(error), report.measures), [grounded["id"]])
+        return
     realised = wrap(scenario, [grounded["id"]])
     yield from (realised, *(wrap(each, [grounded["id"]]) for each in proposals))
     rollouts = list(_rollouts(bench, instance, scenario))

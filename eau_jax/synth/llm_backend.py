@@ -143,8 +143,8 @@ class _Models:
                 if found is not None:
                     yield Opinion(about, str(client.identity["model"]), found[0], execution, found[1])
 
-    def plan(self, evolution: Evolution) -> Iterator[Diff]:
-        """Changes of a plan, as of `evolve.Planner`: some at once, and others once it is known what became of those."""
+    def plan(self, evolution: Evolution) -> None:
+        """Hands in changes of a plan, as of `evolve.Planner`: some at once, others once it is known what became of those."""
         asker = self._asker(self._llm.planner, "planner", len(evolution.history))
         outcomes: collections.Counter = collections.Counter()
         rulings: list[tuple[Diff, str]] = []
@@ -154,10 +154,9 @@ class _Models:
             found, outcome = self._calls.together(lambda asked: asker.json(*asked, read), [question])[0]
             outcomes.update([outcome] if found is None else [])
             for diff in found or ():
-                yield diff
-                ruling = evolution.records[-1]["body"]
-                rulings.append((diff, ruling["detail"]))
-                outcomes[USED if ruling["adopted"] else ruling["code"]] += 1
+                ruling = evolution.submit(diff)
+                rulings.append((diff, ruling.detail))
+                outcomes[USED if ruling.adopted else ruling.code] += 1
             if not found:
                 break
         evolution.records.append(wrap(_proposal(asker.client, "planner", outcomes)))

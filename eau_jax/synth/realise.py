@@ -29,10 +29,19 @@ def scenario(domain: Domain, instance: Instance, said: Sequence[Mapping[str, str
 def texts_of(atom: Atom, wish: Wish, frames: Sequence[str], rng: random.Random) -> dict[str, str]:
     """opening, number, details and payment of a wish, "" where the user has nothing to tell."""
     values: Mapping[str, str] = {**wish.words, **{name: value for _, name, value in wish.slots}}
-    texts = {"opening": rng.choice(frames).format(rng.choice(atom.openings).format(**values))}
+    texts = {"opening": rng.choice(frames).format(_filled(atom, rng.choice(atom.openings), values))}
     there = {part for part, _, _ in wish.slots}
     for part in PARTS:
         forms = {"number": atom.number, "details": atom.details, "payment": atom.payment}[part]
         says = forms and (part in there or part == "details")
-        texts[part] = rng.choice(forms).format(**values) if says else ""
+        texts[part] = _filled(atom, rng.choice(forms), values) if says else ""
     return texts
+
+
+def _filled(atom: Atom, template: str, values: Mapping[str, str]) -> str:
+    """Raises ValueError for a template that cannot be filled."""
+    try:
+        return template.format(**values)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"{atom.id}, template {template!r}: expected fields among {', '.join(values) or 'none'}, found "
+                         f"{error!s:.60}") from None

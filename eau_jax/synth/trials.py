@@ -19,7 +19,7 @@ from eau_jax.synth.mutants import UNSAID, kind, tried
 from eau_jax.synth.observe import NOBODY
 from eau_jax.synth.plan import SynthPlan, cells, items
 from eau_jax.synth.play import Stage
-from eau_jax.synth.probe import STATES, probe
+from eau_jax.synth.probe import probe
 from eau_jax.synth.record import Evolved, PlanItem, Report, Skeleton, canonical, seed_of
 from eau_jax.synth.search import NoPlan
 
@@ -35,15 +35,12 @@ class Found(NamedTuple):
     against: int                 # tasks that count against what was tried
     of: int
     codes: tuple[str, ...]       # their reject codes, the commonest first
-    example: str = ""
-
-    @property
-    def guilty(self) -> bool:
-        return self.against >= max(ENOUGH, GUILTY * self.of)
+    example: str                 # what was said of the first of them
+    guilty: bool
 
     @property
     def words(self) -> str:
-        return f"{'/'.join(self.codes) or 'nothing'}: {self.against} of {self.of}{f', such as {self.example}' * bool(self.example)}"
+        return f"{'/'.join(self.codes) or 'no fault'}, {self.against} of {self.of}{f': {self.example}' if self.example else ''}"
 
 
 class Trials:
@@ -52,10 +49,13 @@ class Trials:
     Args:
       seed: of what is drawn for trials; the probe set depends on the plan alone.
       replayer: see `item.Bench`.
+      states: random states in which declarations are compared with what the tools do.
+      watch: called with what is tried, how many of it are done, and their number.
     """
 
-    def __init__(self, plan: SynthPlan, seed: int, replayer: Any, watch: Callable[[str, int, int], None]):
-        self.plan, self._seed, self._watch = plan, seed, watch
+    def __init__(self, plan: SynthPlan, seed: int, replayer: Any, states: int,
+                 watch: Callable[[str, int, int], None] = lambda phase, done, total: None):
+        self.plan, self._seed, self._states, self._watch = plan, seed, states, watch
         self._stage, self._sealed, self._replayer = Stage(plan.domain), gates_text.seal(plan.domain, plan.sealed), replayer
         self._made: dict[str, Report] = {}
         self._found: dict[str, Any] = {}
@@ -110,12 +110,14 @@ class Trials:
                 if of == FIRST and not bad:
                     break
                 of += 1
+                self._watch(f"trial of {name}", of, MOST)
                 report = self.report(evolved, made)
                 if report.code and report.code not in NOBODY and self._mended(evolved, made, name):
                     bad.append(report.code)
                     examples.append(report.detail)
             codes = tuple(code for code, _ in collections.Counter(bad).most_common())
-            self._found[key] = Found(len(bad), of, codes, examples[0][:160] if examples else "")
+            self._watch(f"trial of {name}", MOST, MOST)
+            self._found[key] = Found(len(bad), of, codes, examples[0][:160] if examples else "", _enough(len(bad), of))
         return self._found[key]
 
     def _company(self, evolved: Evolved, name: str) -> Iterator[Skeleton]:
@@ -148,7 +150,7 @@ class Trials:
                   if each[1] == part and each[2] != text]
         alone = dataclasses.replace(evolved, quarantine={**evolved.quarantine, **dict.fromkeys(others, "")})
         found = self.atom(alone, owner)
-        return found if set(found.codes) & set(TEXTS) else found._replace(against=0)
+        return found._replace(guilty=found.guilty and bool(set(found.codes) & set(TEXTS)))
 
     def checker(self, evolved: Evolved, mutant: str) -> Found:
         """A kind of wrong plan: how many checkers let it pass, of sub-tasks that use its tool."""
@@ -158,7 +160,7 @@ class Trials:
             users = [atom for atom in active.atoms if tool in rule.uses(active, atom)] or list(active.atoms)
             passes = [solved for atom in users[:4] for made in list(self._company(evolved, atom.id))[:4]
                       for name, solved in self._wrong_plans(evolved, made) if kind(name) == mutant]
-            self._found[key] = Found(sum(passes), len(passes), ("WEAKCHECK",), f"{mutant}" if any(passes) else "")
+            self._found[key] = Found(sum(passes), len(passes), ("WEAKCHECK",), mutant, _enough(sum(passes), len(passes)))
         return self._found[key]
 
     def _wrong_plans(self, evolved: Evolved, made: Skeleton) -> list[tuple[str, bool]]:
@@ -173,11 +175,20 @@ class Trials:
                 self._found[key] = []
         return self._found[key]
 
+    def effect(self, tool: str) -> Found:
+        """What a tool is declared to do."""
+        kind, detail = self.effects().get(tool, ("", ""))
+        return Found(bool(kind), 1, (kind,) if kind else (), detail[:160], bool(kind))
+
     def effects(self) -> dict[str, tuple[str, str]]:
         """tool -> (kind, detail) of the first declaration that is not what the tool does."""
         if "effects" not in self._found:
             found: dict[str, tuple[str, str]] = {}
-            for tool, what, detail in probe(self.plan.domain, seed_of(self._seed, "effects"), STATES):
+            for tool, what, detail in probe(self.plan.domain, seed_of(self._seed, "effects"), self._states):
                 found.setdefault(tool, (what, detail))
             self._found["effects"] = found
         return self._found["effects"]
+
+
+def _enough(against: int, of: int) -> bool:
+    return against >= max(ENOUGH, GUILTY * of)
