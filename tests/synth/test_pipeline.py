@@ -13,6 +13,7 @@ from eau_jax.core.types import Task
 from eau_jax.envs.tau2.data import load
 from eau_jax.envs.tau2.world import world
 from eau_jax.synth import pipeline
+from eau_jax.synth.domains.airline import airline
 from eau_jax.synth.domains.retail import retail
 from eau_jax.synth.domains.telecom import telecom
 from eau_jax.synth.domains.workshop import workshop
@@ -87,14 +88,15 @@ def test_conversations_that_infrastructure_ended_are_not_counted_as_lost():
     assert read.rollouts == {"novice": [1, 2]} and read.counts["rollout"] == 4
 
 
-def test_retail_tasks_are_an_upstream_folder(tmp_path):
+@pytest.mark.parametrize("own", [retail, airline], ids=lambda own: own.name)
+def test_tasks_are_an_upstream_folder(own, tmp_path):
     """Read as upstream's files are, and solved by the expert of the world of such files."""
-    folder = pipeline.run(plan(tmp_path, domain=retail, count=4, shard=4, novices=0), elsewhere=Here)
-    (folder / "tasks").rename(tmp_path / "retail")
-    domain = load(tmp_path / "retail")
+    folder = pipeline.run(plan(tmp_path, domain=own, count=4, shard=4, novices=0), elsewhere=Here)
+    (folder / "tasks").rename(tmp_path / own.name)
+    domain = load(tmp_path / own.name)
     env = world(domain)
     assert len(domain.tasks) >= 2 and env.table(domain.tasks)
-    stage = Stage(retail._replace(env=env))
+    stage = Stage(own._replace(env=env))
     for task in domain.tasks:
         assert stage.play(task, env.expert, "expert", "plain", {}, 0).success
 

@@ -10,6 +10,7 @@ from crafted import instance
 from eau_jax.envs.tau2.plan import GOALS
 from eau_jax.synth.compose import KNOWN, _combinations
 from eau_jax.synth.domain import Atom, Step, Wish, steps_of
+from eau_jax.synth.domains.airline import airline
 from eau_jax.synth.domains.retail import retail
 from eau_jax.synth.domains.telecom import telecom
 from eau_jax.synth.domains.workshop import workshop
@@ -18,7 +19,7 @@ from eau_jax.synth.plan import CROWD
 from eau_jax.synth.probe import probe
 from eau_jax.synth.search import NoPlan, find, ordered, told
 
-DOMAINS = {"workshop": workshop, "retail": retail, "telecom": telecom}
+DOMAINS = {"workshop": workshop, "retail": retail, "airline": airline, "telecom": telecom}
 
 
 def _orders(case, wishes):
@@ -77,7 +78,7 @@ def test_look_ups_are_as_few_as_possible_and_in_order():
     assert tools[0].startswith("find_user") and tools[1:] == ["get_user_details", "get_bike_details", "book_repair"]
 
 
-@pytest.mark.parametrize("domain", [workshop, retail])
+@pytest.mark.parametrize("domain", [workshop, retail, airline], ids=lambda domain: domain.name)
 def test_there_is_room_for_the_largest_plan(domain):
     """So many sub-tasks and distractors as a plan may ask for, each sub-task with records of its own."""
     apart = {atom.group: atom for atom in reversed(domain.atoms) if not atom.requires}

@@ -18,6 +18,7 @@ from eau_jax.synth.user import PERSONAS, finish, task_record
 
 WRITES = frozenset(name for name, action in ACTIONS.items() if action.kind == "write")
 SINCE = "2024-05-14T15:00:00"       # a day ago
+BORN = ("1961-04-07", "1974-11-23", "1988-02-15", "1999-08-30")      # of passengers that random calls enter
 _CHANGES = ("cancel_reservation", "update_reservation_flights")
 
 
@@ -146,14 +147,16 @@ def arguments(case: DatabaseCase, state: State, tool: str, rng: random.Random) -
     total = cost(flights, cabin, len(people), paid_bags, insured)
     named = [{"flight_number": number, "date": date} for number, date in flights]
     own = [{name: each[name] for name in ("flight_number", "date")} for each in record["flights"]]
+    methods = sorted(user["payment_methods"])
+    methods += 2 * [each for each in methods if each.startswith("credit_card")]     # with these a call succeeds
     kept = tool == "update_reservation_flights" and rng.random() < 0.5
     draw = {"user_id": lambda: "nobody_1" if off else user["user_id"], "reservation_id": lambda: "XXXXXX" if off else key,
             "origin": lambda: route[0], "destination": lambda: route[1], "date": lambda: rng.choice(own)["date"],
             "flight_number": lambda: "HAT999" if off else own[0]["flight_number"], "flight_type": lambda: "one_way",
             "cabin": lambda: cabin, "flights": lambda: own if kept else named,
-            "passengers": lambda: people if not off else people[:-1] + [{**people[-1], "dob": "1990-01-31"}] * 2,
-            "payment_id": lambda: rng.choice(sorted(user["payment_methods"])),
-            "payment_methods": lambda: [{"payment_id": rng.choice(sorted(user["payment_methods"])), "amount": total}],
+            "passengers": lambda: [*people[:-1], *[{**people[-1], "dob": rng.choice(BORN)}] * (1 + off)],
+            "payment_id": lambda: rng.choice(methods),
+            "payment_methods": lambda: [{"payment_id": rng.choice(methods), "amount": total}],
             "total_baggages": lambda: bags, "nonfree_baggages": lambda: paid_bags,
             "insurance": lambda: "yes" if insured else "no", "amount": lambda: rng.choice((50, 100, 150, 200, 300)),
             "summary": lambda: "x"}
