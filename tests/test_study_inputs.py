@@ -1,5 +1,5 @@
 """What a study makes before its first run: what does not fit together is refused before anything is made, what is there is
-not made again, nothing goes on with other data, and (slow) a whole small recipe."""
+not made again, and nothing goes on with other data. A whole recipe is made in test_areal_sea.py."""
 
 import dataclasses
 import hashlib
@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eau_jax import study as studies, study_inputs
-from eau_jax.cli import main
+from eau_jax import study_inputs
 from eau_jax.config import ConfigError, Model, Sft, Tasks
-from eau_jax.config_file import call, replace
-from eau_jax.core.records import RunFolderError, read_lines
+from eau_jax.config_file import replace
+from eau_jax.core.records import RunFolderError
 from eau_jax.envs.telecom.telecom import telecom as telecom_env
 from eau_jax.local_chat import LocalChat
 from eau_jax.progress import Watch
@@ -29,8 +28,6 @@ from eau_jax.users.role_play import role_play
 from eau_jax.users.symbolic import symbolic
 from tiny_config import config as tiny
 
-ROOT = Path(__file__).resolve().parent.parent
-SMALL = ROOT / "configs" / "areal_sea_small.py"
 
 
 class Recipe:
@@ -203,69 +200,3 @@ def test_weights_that_are_missing_are_said_before_anything_is_made(recipe):
     with Watch() as watch, pytest.raises(ConfigError, match="model.folder = 'no/where' is not there"):
         study_inputs.make(one.folder, one.data, one.users, [lost], "", False, watch)
     assert not Path(recipe.plan.root).exists()
-
-
-# The recipe
-
-
-@pytest.mark.slow
-def test_a_whole_recipe_and_again(tmp_path):
-    """Tasks, a model of the user and an agent out of one file; the second time nothing is made, and a run that was begun
-    does not go on with another user."""
-    file = tmp_path / "recipe.py"
-    file.write_text(RECIPE.format(root=str(tmp_path), tests=str(ROOT / "tests")))
-    with pytest.raises(SystemExit) as ended:
-        main(["compare-methods", str(file)])
-    one = call(str(file), "study", Study)
-    log = studies.folder_of(one, next(studies.cells(one))).with_name("0.log")
-    assert ended.value.code == 0, log.read_text() if log.exists() else "no run was begun"
-    assert {path.name for path in data_of(one.data[0]).iterdir()} == {*study_inputs.MADE, "card.json", "card.md"}
-    run = studies.folder_of(one, next(studies.cells(one)))
-    spoke = [turn for line in read_lines(run / "episodes" / "1.jsonl") for turn in line["turns"]]
-    assert {turn["spoke"] for turn in spoke} & {"llm", "draft"}
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.suffix in (".jsonl", ".safetensors")}
-    with pytest.raises(SystemExit) as ended:
-        main(["compare-methods", str(file)])
-    assert ended.value.code == 0 and all(path.stat().st_mtime_ns == then for path, then in before.items())
-    with Watch() as watch:
-        weights = model_of(one.users[0]) / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
-        with pytest.raises(RunFolderError, match="begun with another content of .*model.safetensors"):
-            studies.run_missing(one, "", watch)
-
-
-RECIPE = '''
-import sys
-sys.path.insert(0, {tests!r})
-from eau_jax.config import Evaluation, Sft, Tasks
-from eau_jax.config_file import replace
-from eau_jax.local_chat import LocalChat
-from eau_jax.rollout.template import TINY
-from eau_jax.study import Study
-from eau_jax.study_inputs import data_of, model_of
-from eau_jax.synth.datasets import loader
-from eau_jax.synth.domains.telecom import telecom
-from eau_jax.synth.plan import SynthPlan
-from eau_jax.users.role_play import role_play
-from eau_jax.users.symbolic import symbolic
-from tiny_config import config as tiny
-
-ROOT = {root!r}
-PLAN = SynthPlan(domain=telecom, name="tasks", root=ROOT + "/synth", count=6, outcomes={{"fulfil": 1.0}}, distractors=(0,),
-                 seed=4, sizes={{1: 1.0}})
-DATA = data_of(PLAN)
-
-
-def study():
-    base = replace(tiny(), {{
-        "env": telecom.env, "swaps": (), "rollout.max_tokens": 1500, "learn.critic_warmup": 0,
-        "knobs": {{"env.max_turns": 3, "rl.policy_optimizer.learning_rate": 1e-3}},
-        "tasks": Tasks(generate=lambda split, count, seed: loader(telecom)(str(DATA / "rl_train.json"))[:count],
-                       load=loader(telecom), train_file=str(DATA / "rl_train.json"), test_file=str(DATA / "rl_test.json")),
-        "sft": Sft(steps=2, source="dialogues", files=(str(DATA / "agent_sft.jsonl"),), batch=2)}})
-    user = replace(base, {{"name": "user", "root": ROOT + "/users", "sft.files": (str(DATA / "user_sft.jsonl"),)}})
-    agent = replace(base, {{"user": role_play(LocalChat(str(model_of(user)), TINY, max_new_tokens=16)),
-                           "eval": Evaluation(user=symbolic)}})
-    return Study(name="s", data=(PLAN,), users=(user,), environments={{"telecom": agent}}, root=ROOT + "/studies",
-                 methods={{"a": lambda config: config}}, baseline="a", seeds=(0,), updates=1)
-'''

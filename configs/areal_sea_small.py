@@ -1,0 +1,91 @@
+"""AReaL-SEA, small: synthesised tasks, fine-tuning of agent and user, GRPO with dynamic filtering, and four ablations.
+
+One command makes it all: three sets of telecom tasks, a model of the user, and agents, which are fine-tuned (the column
+"before") and then trained; see `eau_jax/areal_sea.py`. Stopped, it goes on. Held-out tasks are played with the symbolic
+user, who keeps to the rules. `untuned` does not: he drifts, leaves, paraphrases and leaks.
+
+Reproduces   EigenData / AReaL-SEA (arXiv:2601.22607) at toy size: phones with one to three of seven faults, a short system
+             text, a model of 0.3 million parameters, 8 tasks x 12 episodes for the paper's 8 x 64.
+Hardware     2 CPU cores, 3 GB of memory.
+Time         not measured.
+Expected     not measured.
+Command      eau-jax compare-methods configs/areal_sea_small.py --jobs 2      (--seeds 0: a first look)
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eau_jax.areal_sea import areal_sea
+from eau_jax.config import Config, Evaluation, Learn, Sft
+from eau_jax.config_file import load_config, load_method, replace
+from eau_jax.core.part import User
+from eau_jax.core.types import Task
+from eau_jax.envs.telecom.agents import words
+from eau_jax.envs.telecom.codes import FIRST_PHONE, LAST_PHONE, Do
+from eau_jax.envs.telecom.parse import FACTS
+from eau_jax.local_chat import LocalChat
+from eau_jax.rollout.template import TINY
+from eau_jax.study import Study
+from eau_jax.synth.domains.telecom import telecom
+from eau_jax.synth.plan import SynthPlan
+from eau_jax.users.noisy import noisy
+from eau_jax.users.role_play import role_play
+from eau_jax.users.symbolic import symbolic
+
+CONFIGS = Path(__file__).parent
+MENDABLE = ("airplane", "sim", "apn", "data", "saver", "vpn", "mode")     # what customers can mend on their phones
+SYSTEM = "You work for a phone company. Tell the customer what to check and what to change."
+LOOKED_UP = ~(1 << Do.TRANSFER_TO_HUMAN_AGENTS)      # mask of the agent's tools, as if all others had been called
+CARE = 0.5                                           # how often the clumsy agent does what the handy one would
+
+
+def briefly(task: Task) -> tuple[str, str]:
+    """What the agent is told first, without the policy and the list of tools: 300 tokens that a small model cannot use."""
+    return SYSTEM, telecom.env.prompt(task)[1]
+
+
+def handy(task: Task, state: Any, rng: np.random.Generator) -> str:
+    """The expert, but for the account, which has no part in these faults: a small model cannot copy a phone number."""
+    return telecom.env.expert(task, state.replace(told=FACTS, tools=LOOKED_UP), rng)
+
+
+def clumsy(task: Task, state: Any, rng: np.random.Generator) -> str:
+    """Half of the time the same, else anything on the phone."""
+    if rng.random() < CARE:
+        return handy(task, state, rng)
+    return words(int(rng.integers(FIRST_PHONE, LAST_PHONE + 1)), int(rng.integers(2)), int(rng.integers(4)))
+
+
+DOMAIN = telecom._replace(
+    where=f"{os.path.relpath(__file__)}:DOMAIN", env=telecom.env._replace(prompt=briefly, expert=handy, novice=clumsy),
+    atoms=tuple(atom for atom in telecom.atoms if atom.family != "mms_issue" and atom.id.partition("@")[0] in MENDABLE))
+PLAN = SynthPlan(domain=DOMAIN, name="areal_sea_small", count=600, rounds=3, sizes={1: 0.3, 2: 0.4, 3: 0.3},
+                 outcomes={"fulfil": 1.0}, distractors=(0,), novices=2)
+
+
+def agent() -> Config:
+    """A small model, a short fine-tuning, and GRPO as EigenData's."""
+    quickstart = load_config(str(CONFIGS / "quickstart.py"))
+    base = replace(quickstart, {
+        "model.vocab_size": 768,
+        "sft": Sft(steps=100, batch=16, learning_rate=2e-3),
+        "rollout.tasks": 8, "rollout.group": 12, "rollout.max_tokens": 640, "rollout.max_new_tokens": 48,
+        "learn": Learn(minibatches=1, rows=4), "eval": Evaluation(samples=2, user=symbolic), "algorithm.kl": None,
+        "knobs": {"env.max_turns": 16, "rl.policy_optimizer.learning_rate": 3e-4},
+    })
+    return load_method(CONFIGS / "methods" / "eigendata.py")(base)
+
+
+def speaks(folder: str) -> User:
+    """Who speaks through the fine-tuned model of the user."""
+    return role_play(LocalChat(folder, TINY, slots=32, max_tokens=768, max_new_tokens=48))
+
+
+def study() -> Study:
+    return areal_sea(
+        PLAN, agent(), user=replace(agent(), {"sft.steps": 200}), speaks=speaks,
+        untuned=noisy._replace(name="untuned", knobs=noisy.knobs.replace(drift=0.3, leave=0.05, paraphrase=0.9, leak=0.1)),
+        name="areal_sea_small", seeds=(0, 1, 2), updates=15)
