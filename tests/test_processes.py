@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import jax
 import pytest
+import tiny_config
 
-from eau_jax import meeting, processes
+from eau_jax import follow, meeting, processes
 from eau_jax.config import ConfigError
 from eau_jax.core.records import read_lines
 from eau_jax.core.sharding import make_mesh
@@ -135,19 +137,40 @@ def test_the_leaders_mesh_has_the_runs_axes_as_far_as_its_devices_go(monkeypatch
     assert dict(leaders_mesh(make_mesh(data=4, fsdp=1, tensor=2)).shape) == {"data": 2, "fsdp": 1, "expert": 1, "tensor": 2}
 
 
+def test_the_others_know_every_word_of_the_leader():
+    told = {word for file in (ROOT / "eau_jax").glob("*.py") for word in re.findall(r'\btell\("(\w+)"', file.read_text())}
+    assert told == {*follow._Follower(tiny_config.config()).does, "end"} and len(told) > 10
+
+
 # The command line
+
+
+CONFIG = """
+import sys
+
+sys.path.insert(0, {here!r})
+import tiny_config
+from eau_jax.config import Swap
+from eau_jax.config_file import replace
+
+
+def config():
+    back = Swap(step=3, knobs={{"env.finish_penalty": 0.2}}, weights=1)   # the critic begins anew, from earlier weights
+    return replace(tiny_config.config(), {{"root": {root!r}, "learn.rows": 8, "learn.critic_refit": 1, "swaps": (back,)}})
+"""
 
 
 def start(root: Path, count: int, *settings: str, each: dict[int, tuple[str, ...]] = {}) -> list[subprocess.Popen]:
     """`eau-jax train` in `count` processes that share eight devices; `each`: further settings of one of them."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "200",
                                 "XLA_FLAGS": f"--xla_force_host_platform_device_count={8 // count}"}
-    address, begun = f"127.0.0.1:{free_port()}", []
+    address, begun, file = f"127.0.0.1:{free_port()}", [], root.with_suffix(".py")
+    file.write_text(CONFIG.format(here=str(ROOT / "tests"), root=str(root)))
     for number in range(count):
         said = {meeting.ADDRESS: address, meeting.NUMBER: str(number)} if count > 1 else {}
         begun.append(subprocess.Popen(
-            [sys.executable, "-c", "from eau_jax.cli import main; main()", "train", str(ROOT / "tests/tiny_config.py"),
-             "--root", str(root), "--processes", str(count), "--learn.rows", "8", *settings, *each.get(number, ())],
+            [sys.executable, "-c", "from eau_jax.cli import main; main()", "train", str(file), "--processes",
+             str(count), *settings, *each.get(number, ())],
             env=environment | said, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     return begun
 
@@ -186,6 +209,7 @@ def test_two_processes_train_as_one_does_and_checkpoints_move_between_them(tmp_p
     assert_same(trained(two, 2, "--learn.steps", "2"), whole[:2])                    # two alone
     assert_same(trained(two, 1, "--learn.steps", "4", "--resume"), whole)            # from two to one
     assert_same(trained(moved, 2, "--learn.steps", "4", "--resume"), whole)          # from one to two
+    assert whole[2]["learn/critic_refit"] == 1 and whole[3]["learn/critic_refit"] == 0
     assert any(abs(row["learn/critic_loss"] - whole[0]["learn/critic_loss"]) > 1e-3 for row in whole)
 
 

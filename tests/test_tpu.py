@@ -26,7 +26,7 @@ HOSTS = f"compute|tpus|tpu-vm|describe|eau|{PLACE}--format|value(networkEndpoint
 ssh = lambda command: f"compute|tpus|tpu-vm|ssh|eau|{PLACE}--worker|all|--command|{command}|"
 UNPACK = ssh("mkdir -p eau_jax && tar -xzf eau_jax.tar.gz -C eau_jax")
 INSTALL, WAIT = ssh("cd eau_jax && tpu/worker install "), ssh("cd eau_jax && tpu/worker wait")
-START = ssh("cd eau_jax && tpu/worker start configs/quickstart.py --name a\\ b --root runs ")
+START = ssh("cd eau_jax && tpu/worker start configs/quickstart.py --name a\\ b --root runs --processes 1")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_training_goes_on_through_a_stop_a_lost_connection_and_a_preemption(plac
 def test_a_cloud_that_does_not_answer_is_asked_again(place):
     """At the start, and after training whose connection was lost: nothing is created or deleted meanwhile."""
     code, said, calls = script(place, "train", "c.py", waits=(255, 0), states=("LOST", "ACTIVE", "LOST", "LOST", "ACTIVE"))
-    start = ssh("cd eau_jax && tpu/worker start c.py --root runs ")
+    start = ssh("cd eau_jax && tpu/worker start c.py --root runs --processes 1")
     assert code == 0 and calls == [LOOK, LOOK, HOSTS, start, WAIT, LOOK, LOOK, LOOK, HOSTS, start, WAIT]
     assert said.count("Max retries exceeded") == 3
     code, said, calls = script(place, "create", states=("LOST", "NONE", "ACTIVE"))
@@ -98,7 +98,7 @@ def test_several_hosts_need_a_shared_folder(place):
     assert code == 2 and "has 4 hosts" in said and "SHARED=ADDRESS:/EXPORT" in said
     assert not any("start" in call for call in calls)
     code, said, calls = script(place, "train", "c.py", states=("ACTIVE",), HOSTS="4", SHARED="10.0.0.2:/share")
-    assert code == 0 and ssh("cd eau_jax && tpu/worker start c.py --root /mnt/eau_jax ") in calls and "own disk" not in said
+    assert code == 0 and ssh("cd eau_jax && tpu/worker start c.py --root /mnt/eau_jax --processes 4") in calls and "own disk" not in said
 
 
 def test_setup_stop_delete_and_settings(place):
