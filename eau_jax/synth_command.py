@@ -49,7 +49,8 @@ def run(arguments: list[str]) -> int:
 def export(arguments: list[str]) -> int:
     """`eau-jax synth export FOLDER`. Exit status 1 when nothing was there to export."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise ValueError(f"eau-jax synth export: expected the folder of a finished synthesis, found {arguments or 'nothing'}")
+        raise ValueError("eau-jax synth export: expected the folder of a finished synthesis, found "
+                         f"{arguments or 'nothing'}")
     from rich.markdown import Markdown
 
     from eau_jax.progress import Watch
@@ -103,6 +104,9 @@ def tables(card: dict[str, Any]) -> list[Table]:
     quality = Table("of the kept tasks", "", title="Quality", title_justify="left")
     for name, value in {**card["gates"], **card["diversity"]}.items():
         quality.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
+    for where, found in card["overlap"].items():
+        shared = ", ".join(f"{name} {count}" for name, count in found.items())
+        quality.add_row(f"in common: {where.replace('_', ' and ')}", shared)
     return [counts, quality, *_models(card)]
 
 

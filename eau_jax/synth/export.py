@@ -14,8 +14,9 @@ from eau_jax.core.records import write_atomic
 from eau_jax.core.types import StopReason, Task
 from eau_jax.envs import file
 from eau_jax.envs.tau2.data import splits
-from eau_jax.synth import evolved
+from eau_jax.synth import evolved, quality
 from eau_jax.synth.domain import Domain
+from eau_jax.synth.gates_text import names_of
 from eau_jax.synth.plan import SynthPlan, cells
 from eau_jax.synth.record import (
     Fault, Instance, Opinion, PlanItem, Proposal, Report, Rollout, Scenario, canonical, listed, unwrap)
@@ -41,7 +42,9 @@ def export(folder: Path, plan: SynthPlan, lines: Iterable[Line]) -> tuple[list[P
         write_atomic(folder / name, text)
     card = {"tried": read.counts["plan_item"], "passed": len(read.passed), "kept": len(kept), "rejects": dict(read.rejects),
             "dropped": {**dropped, **withdrawn}, "splits": {name: len(ids) for name, ids in split.items()},
-            "diversity": diversity(kept, len(cells(plan))), "gates": _measured(kept), "rollouts": read.rollouts,
+            "diversity": {**diversity(kept, len(cells(plan))), "duplicate_rate": quality.duplicates(dropped, len(sound))},
+            "gates": {**quality.measured(kept), **quality.played(*read.oracle)},
+            "overlap": quality.overlap(plan.domain, kept, plan.sealed), "rollouts": read.rollouts,
             "faults": dict(read.faults), "records": dict(read.counts),
             **({"proposals": read.proposals} if read.proposals else {}),
             **({"opinions": dict(sorted(read.opinions.items()))} if read.opinions else {})}
@@ -56,8 +59,8 @@ def standing(plan: SynthPlan, passed: Iterable[Passed]) -> tuple[list[Passed], d
         caught, total = each.measures["mutants"]
         if not active >= set(each.atoms):
             left["QUARANTINED"] += 1
-        elif caught < limit.killed * total or each.measures["null"] > limit.null or (
-                each.measures["turns"] > limit.time * plan.domain.limit):
+        elif plan.validated and (caught < limit.killed * total or each.measures["null"] > limit.null or (
+                each.measures["turns"] > limit.time * plan.domain.limit)):
             left["STRICTER"] += 1
         else:
             kept.append(each)
@@ -89,10 +92,12 @@ class _Read:
         self.rejects: collections.Counter = collections.Counter()
         self.faults: collections.Counter = collections.Counter()
         self.rollouts: dict[str, list[int]] = {}     # agent -> [successes, conversations]
+        self.oracle = [0, 0]                         # the same of the oracle, about tasks that passed
         self.proposals: dict[str, dict[str, Any]] = {}   # role -> outcomes, calls, tokens read and written
         self.opinions: collections.Counter = collections.Counter()    # what was said, and what execution says -> how often
         self._instance: Instance | None = None
         self._scenario: Scenario | None = None
+        self._passes = False
 
     def add(self, line: Line) -> None:
         """The next record; those of one plan item follow one another."""
@@ -100,6 +105,7 @@ class _Read:
         if line["kind"] == "plan_item":
             unwrap(line, PlanItem)
             self._instance = self._scenario = None
+            self._passes = False
         elif line["kind"] == "instance":
             self._instance = unwrap(line, Instance)
         elif line["kind"] == "scenario":
@@ -112,6 +118,8 @@ class _Read:
                 tally = self.rollouts.setdefault(rollout.agent, [0, 0])
                 tally[0] += rollout.success
                 tally[1] += 1
+                if rollout.agent == "oracle" and self._passes:
+                    self.oracle = [self.oracle[0] + rollout.success, self.oracle[1] + 1]
         elif line["kind"] == "fault":
             fault = unwrap(line, Fault)
             self.faults[f"{fault.side}: {fault.label}"] += 1
@@ -129,18 +137,11 @@ class _Read:
         tally["tokens"] = [before + more for before, more in zip(tally["tokens"], made.tokens)]
 
     def _report(self, report: Report) -> None:
+        self._passes = not report.code
         if report.code:
             self.rejects[report.code] += 1
             return
         actions, instance = self._domain.actions, self._instance
         writes = tuple(step["tool"] for step in instance.plan if actions[step["tool"]].kind == "write")
         self.passed.append(Passed(self._scenario.record, instance.signature, instance.skeleton.cell, report.measures,
-                                  writes, instance.skeleton.atoms))
-
-
-def _measured(kept: list[Passed]) -> dict[str, float]:
-    """Of the kept tasks: the mean score of each one's best null agent, and the share of wrong plans that the checkers reject."""
-    caught = sum(each.measures["mutants"][0] for each in kept)
-    total = sum(each.measures["mutants"][1] for each in kept)
-    return {"null_score": sum(each.measures["null"] for each in kept) / max(len(kept), 1),
-            "mutants_rejected": caught / max(total, 1), "mutants": total}
+                                  writes, instance.skeleton.atoms, names_of(self._scenario.record, instance.facts)))

@@ -119,6 +119,7 @@ def is_minimal(this: Subject) -> Reject | None:
         rest = this.plan[:place] + this.plan[place + 1:]
         if this.run(rest)[1].solved and not underivable(this.domain, this.case, rest, this.wishes, this.instance.facts):
             return Reject("REDUNDANT", f"step {place + 1}, {step.tool}")
+    this.measures["needed"] = len(this.plan)
     return None
 
 

@@ -18,6 +18,8 @@ from eau_jax.synth.signature import of_record
 from eau_jax.synth.user import hard
 
 GRAM = 8                 # words in a row that must not recur
+KINDS = ("signatures", "names", "eight words in a row")     # of what a task may have in common with sealed ones
+_SURNAME = re.compile(r"\b[A-Z][a-z]+ ([A-Z][a-z]+)\b")
 _NAME = re.compile(r"\b[A-Z][a-z]+ [A-Z][a-z]+\b|\S+@\S+\.\w+|\b[a-z]+_[a-z]+_\d+\b")
 _WORD = re.compile(r"[a-z0-9#@_.-]*[a-z0-9]")
 
@@ -41,23 +43,37 @@ def seal(domain: Domain, paths: Sequence[str]) -> Sealed:
     """
     records = [record for path in paths for record in file.read(Path(path), _has_criteria, "*.json")]
     texts = [" ".join(_strings(record["user_scenario"])) for record in records]
-    return Sealed(frozenset(of_record(domain.actions, record) for record in records),
+    return Sealed(frozenset(of_record(domain.actions, record) for record in records) - {""},
                   frozenset(name.lower() for text in texts for name in _NAME.findall(text)),
                   frozenset(gram for text in texts for gram in grams(text, GRAM)))
 
 
 def is_apart(domain: Domain, record: Mapping[str, Any], facts: Mapping[str, str], sealed: Sealed) -> Reject | None:
     """G14."""
+    found = common(domain, record, names_of(record, facts), sealed)
+    return Reject("CONTAM", next(iter(found.values()))) if found else None
+
+
+def common(domain: Domain, record: Mapping[str, Any], names: Iterable[str], sealed: Sealed) -> dict[str, str]:
+    """What a task has in common with sealed ones: kind, one of KINDS -> the first of it, in words."""
     if sealed == NOTHING:
-        return None
-    if of_record(domain.actions, record) in sealed.signatures:
-        return Reject("CONTAM", "a sealed task has the same writes")
-    names = [value for name, value in facts.items() if name != "zip" and value.lower() in sealed.names]
-    if names:
-        return Reject("CONTAM", f"a sealed task has the name {names[0]}")
-    common = next((gram for text in _strings(record["user_scenario"]) for gram in grams(text, GRAM) if gram in sealed.grams),
-                  None)
-    return Reject("CONTAM", f"a sealed task says: {' '.join(common)}") if common else None
+        return {}
+    signature = of_record(domain.actions, record)
+    name = next((each for each in sorted(names) if each in sealed.names), None)
+    gram = next((gram for text in _strings(record["user_scenario"]) for gram in grams(text, GRAM) if gram in sealed.grams),
+                None)
+    return {kind: what for kind, there, what in (
+        (KINDS[0], signature in sealed.signatures, "a sealed task has the same writes"),
+        (KINDS[1], name, f"a sealed task has the name {name}"),
+        (KINDS[2], gram, f"a sealed task says: {' '.join(gram or ())}")) if there}
+
+
+def names_of(record: Mapping[str, Any], facts: Mapping[str, str]) -> frozenset[str]:
+    """Who a task is about, in lower case: what the user knows of themself, zip codes aside, and the surname."""
+    brief = record["user_scenario"]["instructions"]
+    known = brief if isinstance(brief, str) else brief.get("known_info") or ""
+    surnames = [each for value in (known, *facts.values()) for each in _SURNAME.findall(value)]
+    return frozenset(each.lower() for each in (*(value for name, value in facts.items() if name != "zip"), *surnames))
 
 
 def keeps_secrets(domain: Domain, record: Mapping[str, Any], instance: Instance, opening: str) -> Reject | None:

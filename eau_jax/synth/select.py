@@ -19,12 +19,14 @@ class Passed(NamedTuple):
     measures: Mapping[str, Any]
     writes: tuple[str, ...]        # tools of the gold plan that change something, in order
     atoms: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()    # who it is about, as of `gates_text.names_of`
 
 
 def select(passed: Iterable[Passed], per_signature: int, similar: float) -> tuple[list[Passed], dict[str, int]]:
     """(those that are kept, in their order; how many were dropped, by reason)."""
     passed = list(passed)
     held_out = {each.signature for each in passed if each.cell["split"] == "test"}
+    held_names = frozenset().union(*(each.names for each in passed if each.cell["split"] == "test"))
     kept: list[Passed] = []
     known, dropped = set(), dict.fromkeys(("DUPLICATE", "STRADDLES", "COMMON", "SIMILAR"), 0)
     shingles: dict[str, list[frozenset]] = collections.defaultdict(list)
@@ -33,7 +35,7 @@ def select(passed: Iterable[Passed], per_signature: int, similar: float) -> tupl
         mine = frozenset(grams(words_of(each.record), SHINGLE))
         if each.record["id"] in known:
             reason = "DUPLICATE"
-        elif each.cell["split"] == "train" and each.signature in held_out:
+        elif each.cell["split"] == "train" and (each.signature in held_out or each.names & held_names):
             reason = "STRADDLES"
         elif counts[each.signature] >= per_signature:
             reason = "COMMON"

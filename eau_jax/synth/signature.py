@@ -29,7 +29,8 @@ def written(actions: Mapping[str, Action], writes: Sequence[Step]) -> list[Any]:
 
 
 def of_record(actions: Mapping[str, Action], record: Mapping[str, Any]) -> str:
-    """The signature of the writes of any task in tau2's schema, for comparing with sealed ones."""
+    """The signature of the writes of any task in tau2's schema, for comparing with sealed ones; "" where nothing is written:
+    two tasks have nothing in common by that."""
     steps = [Step(each["name"], each["arguments"]) for each in record["evaluation_criteria"].get("actions") or ()]
     writes = [step for step in steps if step.tool in actions and actions[step.tool].kind == "write"]
-    return digest(written(actions, writes))
+    return digest(written(actions, writes)) if writes else ""

@@ -65,6 +65,9 @@ def test_what_a_run_writes(tmp_path):
     card = json.loads((folder / "manifest.json").read_text())
     assert card["tried"] == 8 and card["kept"] >= 5 and card["gates"]["null_score"] <= 0.01
     assert card["gates"]["mutants_rejected"] >= 0.95 and card["rollouts"]["oracle"][0] == card["rollouts"]["oracle"][1]
+    assert card["gates"]["gold_solves"] == card["gates"]["all_steps_needed"] == card["gates"]["oracle_succeeds"] == 1.0
+    assert card["gates"]["null_worst"] <= 0.01 and card["gates"]["mutants_worst"] >= 0.95
+    assert not any(count for found in card["overlap"].values() for count in found.values())
     assert set(card["files"]) == {name for name in files(folder) if name not in ("manifest.json", "plan.json", ".lock")}
     lines = [json.loads(line) for line in (folder / "shards" / "00000.jsonl").read_text().splitlines()]
     for line in lines:
