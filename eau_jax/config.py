@@ -173,10 +173,16 @@ class Rollout:
     """what draws tokens: JaxEngine in this process, or SGLang(servers) of eau_jax.samplers.sglang"""
     refill: int = 0
     """further rounds in which groups that algorithm.keep_groups dropped are replaced by groups of other tasks"""
+    max_staleness: int = 0
+    """updates by which collection runs ahead: the weights that learn from a token are at most so many versions newer than
+    those that drew it; 0: collection and learning take turns"""
+    straggler_s: float = 0.0
+    """where collection runs ahead, seconds after which a group that is not whole is dropped; until then it is carried over
+    to later updates, and the last that may have it waits. 0: it waits however long it takes"""
 
     def __post_init__(self):
         at_least(self, 1, "tasks", "group", "max_new_tokens", "slots")
-        at_least(self, 0, "top_k", "infra_retries", "refill")
+        at_least(self, 0, "top_k", "infra_retries", "refill", "max_staleness", "straggler_s")
         at_least(self, self.max_new_tokens + 1, "max_tokens")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"rollout.top_p = {self.top_p} is out of range; allowed: above 0, up to 1")
@@ -238,7 +244,7 @@ class Sft:
     per_task: int = 0
     """of recorded episodes, the most that are kept of one task, the best first; 0: all"""
     episodes: int = 512
-    """scripted episodes to imitate"""
+    """scripted episodes to imitate, one of a task at most"""
     batch: int = 32
     """episodes or conversations per optimizer step"""
     learning_rate: float = 1e-3

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from eau_jax.algorithms import keep, view
+from eau_jax.algorithms import correction, keep, view
 from eau_jax.core import batching, knobs as knob
 from eau_jax.envs.tau2.message import ALONE
 from eau_jax.learner.state import default_knobs
@@ -49,9 +49,33 @@ def refuse_misfits(config: Any) -> None:
     if config.meta.python_rules and config.env.rules == ALONE:
         raise ConfigError(f"meta.python_rules = True would do nothing: {config.env.name} has no user who follows rules; "
                           f"leave it out")
+    _refuse_ahead(config)
     _refuse_a_still_policy(config)
     _refuse_idle(config)
     _refuse_idle_knobs(config)
+
+
+def _refuse_ahead(config: Any) -> None:
+    """What does not go with a collection that runs ahead of the learner."""
+    if not config.rollout.max_staleness:
+        return
+    wrong = [
+        (config.algorithm.correction.weigh is correction.weigh_none,
+         "algorithm.correction is none, and a loss without importance weights takes what older weights drew for its own; "
+         "choose truncated of eau_jax.algorithms.correction, or one of eau_jax.algorithms.mismatch"),
+        (config.rollout.refill > 0,
+         "rollout.refill would hold the learner up for further rounds; set it to 0: a batch is then smaller by the groups "
+         "that are dropped"),
+        (config.meta.proposer is not None,
+         "a proposed change is tried on episodes of the same weights and draws as the batch that it is compared with; set "
+         "meta.proposer to None"),
+        (any(swap.weights for swap in config.swaps),
+         "a swap brings old weights back, and what runs ahead was drawn by those that it takes away; leave `weights` out of "
+         "the swap"),
+    ]
+    for holds, why in wrong:
+        if holds:
+            raise ConfigError(f"rollout.max_staleness = {config.rollout.max_staleness}, but {why}; or set it to 0")
 
 
 def _refuse_a_still_policy(config: Any) -> None:
@@ -86,6 +110,8 @@ def _refuse_idle(config: Any) -> None:
          f"a run of learn.steps = {config.learn.steps} ends before, and is evaluated then anyway"),
         (config.algorithm.keep_groups is batching.every, config.rollout, "rollout", ("refill",),
          "algorithm.keep_groups drops no group"),
+        (config.rollout.max_staleness == 0, config.rollout, "rollout", ("straggler_s",),
+         "rollout.max_staleness is 0, so that every update waits for its whole batch"),
         (config.sft.steps == 0, config.sft, "sft", tuple(vars(config.sft)), "sft.steps is 0"),
         (source != "scripted", config.sft, "sft", ("episodes", "expert_share"), f"sft.source is {source}"),
         (source == "scripted", config.sft, "sft", ("files", "min_score", "success_only"), f"sft.source is {source}"),

@@ -26,8 +26,8 @@ LEARNED = {"model", "cold_start", "metrics.jsonl", "checkpoints"}
 BASE = "base.sha256"   # of the weights that a run's adapters belong to
 # What may differ when a run is resumed: it changes neither the weights nor what was recorded so far.
 MAY_CHANGE = ("root", "learn.steps", "learn.episodes", "checkpoint.every", "checkpoint.keep", "eval.every",
-              "rollout.deadline_s", "rollout.infra_retries", "track.to", "track.project", "mesh.data", "mesh.fsdp",
-              "mesh.tensor", "mesh.expert")
+              "rollout.deadline_s", "rollout.infra_retries", "rollout.straggler_s", "track.to", "track.project", "mesh.data",
+              "mesh.fsdp", "mesh.tensor", "mesh.expert")
 
 
 def begin(folder: RunFolder, config: Config, source: str, resume: bool) -> None:

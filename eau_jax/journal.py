@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
+from eau_jax.config import Config
 from eau_jax.core import knobs as knob
 from eau_jax.core.part import Env
 from eau_jax.core.records import RunFolder
@@ -79,3 +80,12 @@ class Generation:
         return cls(host["generation"], host["generation_step"], knob.patch(tree, host["knobs"]), host["rules"],
                    host["changes"], host["rules_changed"], host["reward_step"], host["task_mix"],
                    tuple(host["set_aside"]), host["weights"])
+
+
+def following(generation: Generation, config: Config, step: int) -> Iterator[Generation]:
+    """The generations that the changes scheduled for update `step` make, one after the other; the last one holds in it."""
+    for swap in config.swaps:
+        if swap.step == step:
+            generation = generation.swapped(step, swap.knobs, swap.rules, config.env, swap.task_mix, swap.weights,
+                                            swap.set_aside)
+            yield generation

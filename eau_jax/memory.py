@@ -31,8 +31,9 @@ def estimate(config: Config, made: Learner, *, compile: bool = True) -> dict[str
     tower), optimizer moments, cache, and of each pass its gradients and its temporaries. Activations that are kept and one
     chunk of logits are among the temporaries.
 
-    The sampler and the learner take turns, so the peak is the state plus the larger of cache and passes. Without `compile`
-    there are no temporaries, and no peak.
+    The sampler and the learner take turns, so the peak is the state plus the larger of cache and passes; where collection
+    runs ahead, it is the state, the embedded sampler's copy of the policy, and both. Without `compile` there are no
+    temporaries, and no peak.
     """
     state = abstract_state(made)
     trained = [tower for tower in (state.policy, state.critic) if tower.params]
@@ -44,6 +45,9 @@ def estimate(config: Config, made: Learner, *, compile: bool = True) -> dict[str
         "optimizer moments": _bytes([tower.opt_state for tower in trained]),
         "key-value cache": _cache(config, made),
     }
+    ahead = config.rollout.max_staleness > 0
+    if ahead and not isinstance(config.rollout.sampler, SGLang):
+        bytes_of["sampler's copy of parameters"] = _bytes(state.policy.params)
     passes = [0]
     for phase in dict.fromkeys((made.critic.alone, made.critic.together)):
         if phase.towers:
@@ -59,7 +63,8 @@ def estimate(config: Config, made: Learner, *, compile: bool = True) -> dict[str
     if not compile:
         return bytes_of
     fixed = sum(size for name, size in bytes_of.items() if "parameters" in name or "moments" in name)
-    return bytes_of | {"peak": fixed + max(*passes, bytes_of["key-value cache"])}
+    cache = bytes_of["key-value cache"]
+    return bytes_of | {"peak": fixed + (max(passes) + cache if ahead else max(*passes, cache))}
 
 
 def activations(made: Learner, phase: Phase, config: Config) -> int:

@@ -329,7 +329,8 @@ def _start_of(config: Config) -> str:
     del described["tasks"]["bucket"]
     for name in ("steps", "episodes", "epochs", "minibatches", "critic_updates", "critic_warmup", "critic_refit"):
         del described["learn"][name]
-    for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries", "refill", "sampler"):
+    for name in ("tasks", "group", "slots", "top_p", "top_k", "deadline_s", "infra_retries", "refill", "sampler",
+                 "max_staleness", "straggler_s"):
         del described["rollout"][name]
     described["knobs"] = {path: value for path, value in described["knobs"].items()
                           if path.startswith(("env.", "rl.policy_optimizer."))}

@@ -31,7 +31,7 @@ class Clock:
 
 
 def speed(learner: Learner, collected: Sequence[Sequence[Episode]], trajectory: Trajectory, policy_steps: float,
-          seconds: Mapping[str, float]) -> dict[str, float]:
+          seconds: Mapping[str, float], ahead: bool = False) -> dict[str, float]:
     """Rates of one update.
 
         mfu = FLOPs that the model needs to annotate and learn / (annotate_s + update_s) / (devices * bfloat16 peak)
@@ -42,9 +42,10 @@ def speed(learner: Learner, collected: Sequence[Sequence[Episode]], trajectory: 
       collected: all episodes of the update; trajectory: those that were learned from.
       policy_steps: optimizer steps of the policy; 0: only the critic learned.
       seconds: rollout_s, annotate_s, update_s.
+      ahead: tokens are drawn all the time, not in the rollout alone.
 
     Returns:
-      tokens_per_s (of the trajectory, over the whole update), sampled_per_s (action tokens, over the rollout),
+      tokens_per_s (of the trajectory, over the whole update), sampled_per_s (action tokens, over the time of drawing),
       learned_per_s (tokens of the trajectory, over annotation and update), model_tflop_per_s (as many, of the learner on all
       devices), and mfu where the device is in `chips`.
     """
@@ -53,7 +54,8 @@ def speed(learner: Learner, collected: Sequence[Sequence[Episode]], trajectory: 
     sampled = sum(len(turn.action) for group in collected for episode in group for turn in episode.turns)
     batch = work.batch(trajectory.length, int((np.asarray(trajectory.action_ids) >= 0).sum()))
     needed = (work.annotate(learner, batch) + work.update(learner, batch, critic_only=not policy_steps)).needed
-    rates = {"tokens_per_s": tokens / sum(seconds.values()), "sampled_per_s": sampled / seconds["rollout_s"],
+    whole = sum(seconds.values())
+    rates = {"tokens_per_s": tokens / whole, "sampled_per_s": sampled / (whole if ahead else seconds["rollout_s"]),
              "learned_per_s": tokens / learning, "model_tflop_per_s": needed / learning / 1e12}
     chip = chips.of_kind(learner.mesh.devices.flat[0].device_kind)
     return rates if chip is None else rates | {"mfu": work.mfu(needed, learning, learner.mesh.size, chip)}

@@ -19,25 +19,25 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from eau_jax import demonstrations, processes, start, track
-from eau_jax.assemble import Parts, assemble, check, drawer, traces
+from eau_jax.assemble import Parts, assemble, check, traces
 from eau_jax.coevolve import Coevolution
+from eau_jax.collector import Collector, collector, dropped
 from eau_jax.config import Config, ConfigError
 from eau_jax.core import batching
 from eau_jax.core.records import RunFolder, plain, read_lines
-from eau_jax.core.types import Episode, InfraError
+from eau_jax.core.types import Episode
 from eau_jax.eval import looks
 from eau_jax.eval.held_out import evaluate, sealed_file
 from eau_jax.folder import begin, pin_base, rewind
 from eau_jax.imitate import imitate
-from eau_jax.journal import Generation
+from eau_jax.journal import Generation, following
 from eau_jax.learner.checkpoint import CheckpointError
 from eau_jax.learner.parts import LearnerState, NonFiniteError
 from eau_jax.learner.state import abstract_state, place, policy_weights
 from eau_jax.meta.harvest import played
 from eau_jax.progress import Watch
 from eau_jax.rollout.agent import policy
-from eau_jax.rollout.collect import Groups, collect, run, to_record
-from eau_jax.rollout.refill import Batch, fill
+from eau_jax.rollout.collect import Groups, run, to_record
 from eau_jax.timing import Clock, check_profile, profiled, speed
 from eau_jax.together import Checkpoints, LeadersSampler, annotate, init, restart_critic, update
 
@@ -66,25 +66,6 @@ def stopping() -> bool:
     return bool(multihost_utils.process_allgather(np.bool_(_stop.is_set())).any())
 
 
-class NothingCollectedError(InfraError):
-    """Every episode of a batch failed outside the agent's control."""
-
-
-def dropped(groups: Groups, watch: Watch) -> None:
-    """Says how many episodes were dropped and why.
-
-    Raises:
-      NothingCollectedError: when all of them were; there is nothing to learn from or to score.
-    """
-    failed = [episode.error for group in groups for episode in group if not episode.stop.usable]
-    total = sum(map(len, groups))
-    if failed:
-        watch.say(f"{len(failed)} of {total} episodes dropped, the first because: {failed[0]}")
-    if len(failed) == total:
-        raise NothingCollectedError(f"all {total} episodes failed outside the agent's control, the first because: {failed[0]}. "
-                                    f"Check the server, or raise rollout.deadline_s; then continue with --resume")
-
-
 def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] = ()) -> None:
     """Runs a config in its run folder, from the beginning or from its last whole checkpoint.
 
@@ -107,6 +88,7 @@ def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] =
         begin(folder, config, source, resume)
         trackers.open()
         parts, weights = prepare(config, folder, watch)
+        collecting = collector(parts, folder, watch)
         store = Checkpoints(folder.path / "checkpoints", keep=config.checkpoint.keep)
         try:
             state, generation, kept = restore(parts, weights, store, folder, watch)
@@ -116,20 +98,21 @@ def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] =
             coevolution = Coevolution(parts, folder, watch, kept.get("meta", {}))
             run(parts.engine.push(policy_weights(state), 0, 1.0))
             parts.engine.warm_up()  # compiling must not eat into the deadline of an episode's first call
+            collecting.begin(int(state.step), generation, kept.get("ahead", {}))
             while True:
                 step, over = int(state.step) + 1, ended(config, folder, int(state.step))
-                hold_out(parts, state, over, watch)
+                hold_out(parts, collecting, state, over, watch)
                 if over:
                     break
                 generation = coevolution.before(step, state, swapped(config, generation, folder, step))
                 state = taken_back(parts, store, state, generation, watch)
                 with profiled(folder.path, step, profile):
                     try:
-                        state, metrics, times = one_update(parts, state, generation, folder, watch)
+                        state, metrics, times = one_update(parts, collecting, state, generation, folder, watch)
                     except NonFiniteError as error:  # a change that is watched is taken back, and the update made again
                         generation = coevolution.broken(step, generation, error)
                         state = taken_back(parts, store, state.replace(**error.towers), generation, watch)
-                        state, metrics, times = one_update(parts, state, generation, folder, watch)
+                        state, metrics, times = one_update(parts, collecting, state, generation, folder, watch)
                 metrics |= coevolution.after(step, state, generation)
                 recent = [*recent, metrics[config.checkpoint.best_by]][-RECENT:]
                 report(parts, folder, trackers, generation, metrics, times, watch, step)
@@ -137,13 +120,15 @@ def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] =
                 over = ended(config, folder, step)
                 needed = coevolution.needed(step) | scheduled(config, step)
                 if step % config.checkpoint.every == 0 or over or stop or step in needed:
-                    host = generation.host() | {"recent": recent} | coevolution.host()
+                    host = generation.host() | {"recent": recent} | coevolution.host() | collecting.host()
                     store.save(step, state, plain(host), _mean(recent), needed)
+                    collecting.saved()
                 if stop and not over:
                     store.wait()
                     watch.say(f"stopped after update {step}; continue with --resume")
                     sys.exit(STOPPED)
         finally:
+            collecting.close()
             store.close()
 
 
@@ -217,11 +202,8 @@ def restore(parts: Parts, weights: Any, store: Checkpoints, folder: RunFolder,
 
 def swapped(config: Config, generation: Generation, folder: RunFolder, step: int) -> Generation:
     """The generation that holds in update `step`, after the changes that are scheduled for it."""
-    for swap in config.swaps:
-        if swap.step == step:
-            generation = generation.swapped(step, swap.knobs, swap.rules, config.env, swap.task_mix, swap.weights,
-                                            swap.set_aside)
-            generation.write(folder)
+    for generation in following(generation, config, step):
+        generation.write(folder)
     return generation
 
 
@@ -244,9 +226,9 @@ def taken_back(parts: Parts, store: Checkpoints, state: LearnerState, generation
     return state.replace(policy=earlier.policy, critic=earlier.critic, kl_scale=earlier.kl_scale)
 
 
-def one_update(parts: Parts, state: LearnerState, generation: Generation, folder: RunFolder,
+def one_update(parts: Parts, collecting: Collector, state: LearnerState, generation: Generation, folder: RunFolder,
                watch: Watch) -> tuple[LearnerState, dict[str, float], dict[str, float]]:
-    """Collects one batch, learns from it, and records its episodes.
+    """Takes one batch, learns from it, and records its episodes.
 
     Returns:
       The new state, metrics by name, and seconds by phase with the rates of `timing.speed`.
@@ -258,21 +240,8 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
         watch.say(f"update {step}: rewards mean something else from here on, so the critic is fitted anew for "
                   f"{config.learn.critic_refit} updates, in which the policy stays as it is")
     clock = Clock()
-
-    async def play(rows: Sequence[int]) -> tuple[Groups, dict[str, float]]:
-        return await collect(parts.train, policy(parts.engine), parts.chat, generation.pinned(config.env), parts.budgets,
-                             indices=rows, group_size=config.rollout.group, run_seed=config.seed, step=step,
-                             retries=config.rollout.infra_retries, concurrency=config.rollout.slots,
-                             progress=lambda done, total: watch.at("episodes", done, total))
-
-    async def roll_out() -> Batch:
-        await parts.engine.push(policy_weights(state), step - 1, float(knobs["rl"]["sampler"].temperature))
-        return await fill(play, drawer(parts, generation, step), config.algorithm.keep_groups, config.rollout.tasks,
-                          config.rollout.refill)
-
     with clock.phase("rollout"):
-        batch = run(roll_out())
-        parts.engine.drop_cache()  # its memory is the learner's until the next batch
+        batch = collecting.batch(step, state, generation)
     dropped(batch.collected, watch)
     if not any(batch.kept):
         watch.say(f"update {step}: none of {len(batch.collected)} groups passed algorithm.keep_groups, so there is nothing "
@@ -288,7 +257,8 @@ def one_update(parts: Parts, state: LearnerState, generation: Generation, folder
     if config.algorithm.advantage.needs_critic and generation.reward_step:
         metrics["learn/critic_refit"] = float(refit)
     steps = learned["policy_steps"].result()
-    return state, metrics, clock.seconds | speed(parts.learner, batch.collected, trajectory, steps, clock.seconds)
+    rates = speed(parts.learner, batch.collected, trajectory, steps, clock.seconds, config.rollout.max_staleness > 0)
+    return state, metrics, clock.seconds | rates | collecting.times()
 
 
 def _readable(config: Config, episode: Episode) -> dict[str, Any]:
@@ -321,7 +291,7 @@ def ended(config: Config, folder: RunFolder, step: int) -> bool:
     return used + config.rollout.tasks * config.rollout.group > config.learn.episodes
 
 
-def hold_out(parts: Parts, state: LearnerState, over: bool, watch: Watch) -> None:
+def hold_out(parts: Parts, collecting: Collector, state: LearnerState, over: bool, watch: Watch) -> None:
     """Evaluates on the held-out tasks where it is due at this state and not yet recorded: before the first update, at the
     end, and in between as often as the config says. The user may be another one than in training."""
     config, step = parts.config, int(state.step)
@@ -341,7 +311,7 @@ def hold_out(parts: Parts, state: LearnerState, over: bool, watch: Watch) -> Non
                               retries=config.rollout.infra_retries,
                               progress=lambda done, total: watch.at("held-out episodes", done, total))
 
-    result, groups = run(play())
+    result, groups = collecting.alone(play())
     dropped(groups, watch)
     looks.trained(file.parents[1], config.name, step, looks.Test(config.env.name, parts.test.tasks))
     phase = "start" if step == 0 else "final" if over else "train"

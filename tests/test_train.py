@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from eau_jax import assemble, memory, start, train, trained
+from eau_jax.collector import NothingCollectedError
 from eau_jax.config import ConfigError
 from eau_jax.config_file import load_config, replace, runnable
 from eau_jax.core.records import RunFolder, RunFolderError, read_lines
@@ -259,7 +260,7 @@ def test_missing_model_folder_is_named(tmp_path):
 def test_a_user_that_never_answers_stops_the_run_by_its_deadline(tmp_path):
     with chat_server("hang") as server:
         silent = llm(ChatClient(server.base_url, "nobody", timeout_s=5.0, max_retries=0))
-        with pytest.raises(train.NothingCollectedError, match="all 4 episodes failed.*the user did not answer within 3 s"):
+        with pytest.raises(NothingCollectedError, match="all 4 episodes failed.*the user did not answer within 3 s"):
             launch(tmp_path, parts={"user": silent}, changes={"rollout.deadline_s": 3.0, "rollout.infra_retries": 0, "sft.steps": 0,
                                                               "sft.episodes": 512, "sft.batch": 32})
     assert not (tmp_path / "tiny" / "metrics.jsonl").exists()    # nothing was scored

@@ -25,8 +25,9 @@ def annotate(learner: Learner, state: LearnerState, trajectory: Trajectory,
 
     Returns:
       The annotation, numpy arrays [P, G, T] of the learner's P and G, and metrics of the batch (algorithms' own, and
-      `action_tokens`, `row_use`: the share of the forward pass that was not padding; `information_gain` of an answer
-      where the estimator reads it, for which every answered action is scored once more).
+      `action_tokens`, `row_use`: the share of the forward pass that was not padding; `sampler_gap_turn_<u>`: mean
+      |log π_old − log π_sampler| of turn u's tokens in nats; `information_gain` of an answer where the estimator reads it,
+      for which every answered action is scored once more).
     """
     trajectory = fit(learner, trajectory)
     P, G, T = trajectory.tokens.shape
@@ -45,11 +46,20 @@ def annotate(learner: Learner, state: LearnerState, trajectory: Trajectory,
     annotation, metrics = _estimate(learner, trajectory, old_logprobs, to_batch(values, packing, (P, G, T + 1)),
                                     to_batch(ref_logprobs, packing, (P, G, T)), knobs, counterfactual)
     annotation, metrics = jax.device_get((annotation, metrics))
+    metrics |= _gap_by_turn(trajectory, annotation.targets.old_logprobs)
     metrics["action_tokens"] = Mean(np.float32((trajectory.action_ids >= 0).sum()), np.float32(1))
     metrics["row_use"] = Mean(np.float32(trajectory.length.sum()), np.float32(packing.rows * packing.width))
     if learner.advantage.needs_gain:
         metrics["information_gain"] = Mean(metrics["information_gain"].total, np.float32(answered))
     return annotation, metrics
+
+
+def _gap_by_turn(trajectory: Trajectory, old_logprobs: np.ndarray) -> dict[str, Mean]:
+    """How far sampler and learner are apart, turn by turn: later turns are drawn by newer weights than earlier ones."""
+    taken = trajectory.action_ids >= 0
+    turns, gap = trajectory.action_ids[taken], np.abs(old_logprobs - trajectory.sampler_logprobs)[taken]
+    totals, counts = np.bincount(turns, gap), np.bincount(turns)
+    return {f"sampler_gap_turn_{u}": Mean(total, count) for u, (total, count) in enumerate(zip(totals, counts, strict=True))}
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -49,20 +49,27 @@ async def collect(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned
     async def one(index: int, g: int) -> Episode:
         nonlocal retried, done
         async with places:
-            for attempt in range(retries + 1):
-                episode = await run_episode(
-                    simulator, agent, chat, pinned, budgets, index=index, seed=episode_seed(run_seed, step, index, g),
-                    group=group_seed(run_seed, step, index), session=f"{step}/{index}/{g}/{attempt}")
-                if episode.stop.usable:
-                    break
-                retried += attempt < retries
-        done += 1
+            episode, again = await play_one(simulator, agent, chat, pinned, budgets, index=index, g=g, run_seed=run_seed,
+                                            step=step, retries=retries)
+        retried, done = retried + again, done + 1
         progress(done, total)
         return episode
 
     flat = await _all([one(index, g) for index in indices for g in range(group_size)])
     groups = [flat[p * group_size:(p + 1) * group_size] for p in range(len(indices))]
     return groups, {**statistics(groups), "rollout/infra_retries": float(retried)}
+
+
+async def play_one(simulator: Simulator, agent: Agent, chat: Chat, pinned: Pinned, budgets: Budgets, *, index: int, g: int,
+                   run_seed: int, step: int, retries: int) -> tuple[Episode, int]:
+    """Episode `g` of task `index` in the batch drawn for update `step`, and how often it was played again."""
+    for attempt in range(retries + 1):
+        episode = await run_episode(
+            simulator, agent, chat, pinned, budgets, index=index, seed=episode_seed(run_seed, step, index, g),
+            group=group_seed(run_seed, step, index), session=f"{step}/{index}/{g}/{attempt}")
+        if episode.stop.usable:
+            break
+    return episode, attempt
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -138,6 +145,24 @@ def statistics(groups: Groups) -> dict[str, float]:
     out |= {f"reward_turn_{u}": _mean(episode.turns[u].reward for episode in usable if u < len(episode.turns))
             for u in range(longest)}
     return {f"rollout/{name}": value for name, value in out.items()}
+
+
+def staleness(groups: Groups, step: int) -> dict[str, float]:
+    """By how many versions the weights that drew a token are behind those that update `step` learns with. An action that new
+    weights came into counts with its oldest.
+
+    Returns:
+      "rollout/staleness_mean", "rollout/staleness_max" over action tokens, "rollout/staleness_turn_<u>" the mean over the
+      actions of turn u. Usable episodes count.
+    """
+    turns = [(u, len(turn.action), step - 1 - turn.policy_version) for group in groups for episode in group
+             if episode.stop.usable for u, turn in enumerate(episode.turns)]
+    if not turns:
+        return {"rollout/staleness_mean": float("nan"), "rollout/staleness_max": float("nan")}
+    number, tokens, stale = np.array(turns).T
+    by_turn = {f"rollout/staleness_turn_{u}": float(stale[number == u].mean()) for u in range(number.max() + 1)}
+    return {"rollout/staleness_mean": float(np.average(stale, weights=tokens)),
+            "rollout/staleness_max": float(stale.max())} | by_turn
 
 
 def to_record(episode: Episode, tokens: bool = False) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class JaxEngine:
     The cache lives where the weights do, its slots split over the mesh's rows and its heads over `tensor`.
     """
 
+    by_reference = True
+
     def __init__(self, config: ModelConfig, *, slots: int, length: int, top_p: float = 1.0, top_k: int = 0,
                  steps: int = 16, prefill_rows: int = 16, chunks: tuple[int, ...] = (8, 32, 128),
                  windows: tuple[int, ...] = WINDOWS):

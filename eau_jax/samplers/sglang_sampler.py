@@ -75,6 +75,8 @@ class SGLangSampler:
     """A `Sampler`. `push` gives the servers weights before the first request. New weights do not wait for open requests:
     these are interrupted, and go on with the new ones. `counts` says what happened so far."""
 
+    by_reference = False
+
     def __init__(self, settings: SGLang, config: ModelConfig, *, slots: int, length: int):
         self._settings, self._config, self.length = settings, config, length
         servers = [Server(None, ServerProcess(target, slots=slots, length=length, dtype=config.compute_dtype))

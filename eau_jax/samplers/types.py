@@ -54,6 +54,8 @@ class Sampler(Protocol):
 class Engine(Sampler, Protocol):
     """The sampler of a run's policy."""
 
+    by_reference: bool   # whether it goes on reading the arrays that `push` was given
+
     def warm_up(self) -> None:
         """Compiles, or makes the servers compile, what later calls use; after the first `push`, outside an event loop."""
         ...
