@@ -24,6 +24,7 @@ from eau_jax.core.types import Task
 from eau_jax.study import Study
 from eau_jax.study_inputs import data_of, model_of
 from eau_jax.synth.datasets import loader
+from eau_jax.synth.llm import Llm
 from eau_jax.synth.plan import SynthPlan
 
 
@@ -48,7 +49,8 @@ def areal_sea(plan: SynthPlan, agent: Config, user: Config, speaks: Callable[[st
     if agent.algorithm.keep_groups is batching.every:
         raise ConfigError("algorithm.keep_groups keeps every group, so no_filtering would be the same method; give "
                           "informative of eau_jax.core.batching")
-    fixed = dataclasses.replace(plan, name=f"{plan.name}_fixed", rounds=1)
+    fixed = dataclasses.replace(plan, name=f"{plan.name}_fixed", rounds=1, probes=SynthPlan.probes,
+                                llm=_without_planner(plan.llm))
     unchecked = dataclasses.replace(fixed, name=f"{plan.name}_unchecked", validated=False)
     user = replace(on(plan, user, "user_sft.jsonl"), {"name": f"{plan.name}_user"})
     return Study(
@@ -61,6 +63,13 @@ def areal_sea(plan: SynthPlan, agent: Config, user: Config, speaks: Callable[[st
                  "no_user_sft": lambda config: replace(config, {"user": untuned}),
                  "no_filtering": lambda config: with_algorithm(config, keep_groups=batching.every)},
         baseline="areal_sea", **settings)
+
+
+def _without_planner(models: Llm | None) -> Llm | None:
+    """The same language models, but for the one that proposes changes of a plan."""
+    if models is None or [role for role, _ in models.clients] == ["planner"]:
+        return None
+    return dataclasses.replace(models, planner=None)
 
 
 def on(plan: SynthPlan, config: Config, conversations: str = "agent_sft.jsonl") -> Config:

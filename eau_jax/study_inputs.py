@@ -18,7 +18,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 from eau_jax import child
 from eau_jax.config import Config, ConfigError
 from eau_jax.core.knobs import nearest
-from eau_jax.core.records import RunFolderError, read_json, write_atomic
+from eau_jax.core.records import RunFolderError, check as has_shape, read_json, write_atomic
 from eau_jax.folder import same
 from eau_jax.progress import Watch
 from eau_jax.synth import datasets, pipeline
@@ -29,6 +29,8 @@ INPUTS = "inputs.json"
 MADE = {"agent_sft.jsonl": "conversations of agents", "user_sft.jsonl": "turns of users",
         "user_test.jsonl": "held-out turns of users", "rl_train.json": "training tasks", "rl_test.json": "held-out tasks",
         "rl_index.jsonl": "an index"}
+CARD = {"files": {"*": str}, "kept": int, "agent": {"rows": int}}         # what is read of card.json
+MANIFEST = {"plan": dict, "generator": {"code": str}}                     # and of manifest.json
 FIT = {"tasks.train_file": "rl_train.json", "tasks.test_file": "rl_test.json"}
 
 
@@ -175,7 +177,7 @@ def _tasks(plan: SynthPlan, watch: Watch) -> None:
     if not _finished(plan, watch):
         pipeline.run(plan, lambda done, total: watch.at(f"tasks {plan.name}", done, total))
         datasets.export(home, lambda done, total: watch.at(f"data {plan.name}", done, total))
-    card = read_json(home / "data" / "card.json")
+    card = _json(home / "data" / "card.json", CARD)
     if not card["kept"]:
         raise RunFolderError(f"{home}: none of {plan.count} tasks passed the gates; see {home / 'manifest.json'} for the "
                              f"reject codes")
@@ -187,7 +189,7 @@ def _finished(plan: SynthPlan, watch: Watch) -> bool:
     home = Path(plan.root) / plan.name
     if not (home / "data" / "card.json").is_file() or not (home / "manifest.json").is_file():
         return False
-    manifest, card = read_json(home / "manifest.json"), read_json(home / "data" / "card.json")
+    manifest, card = _json(home / "manifest.json", MANIFEST), _json(home / "data" / "card.json", CARD)
     if manifest["plan"] != pipeline.settings(plan):
         return False     # `pipeline.run` says what to do
     for name, wanted in card["files"].items():
@@ -197,6 +199,12 @@ def _finished(plan: SynthPlan, watch: Watch) -> bool:
         watch.say(f"tasks {plan.name}: made by other code of eau_jax than that of now; they stay as they are. To make them "
                   f"anew, delete {home}")
     return True
+
+
+def _json(file: Path, shape: Mapping[str, Any]) -> dict[str, Any]:
+    found = read_json(file)
+    has_shape(found, shape, str(file))
+    return found
 
 
 def _user(config: Config, source: str, watch: Watch) -> None:

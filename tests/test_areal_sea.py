@@ -18,6 +18,8 @@ from eau_jax.folder import differing
 from eau_jax.progress import Watch
 from eau_jax.study import Study
 from eau_jax.study_inputs import data_of, model_of
+from eau_jax.synth.llm import Llm
+from eau_jax.synth.plan import SynthPlan
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ("areal_sea", "no_user_sft", "no_filtering")     # methods that begin with the same fine-tuned agent
@@ -73,6 +75,24 @@ def test_ablations_of_what_is_not_there_are_refused():
         make(agent=with_algorithm(agent, keep_groups=batching.every))
     with pytest.raises(ConfigError, match="would do nothing, because sft.steps is 0"):
         make(agent=replace(agent, {"sft": type(agent.sft)()}))
+
+
+class Planner:
+    """A client that is never asked here."""
+
+    identity = {"model": "m"}
+
+    async def complete(self, messages):
+        raise AssertionError("asked")
+
+
+def test_a_plan_that_stays_as_it_is_has_no_planner():
+    agent, user = small().environments["telecom"], small().environments["telecom"].user
+    for models, left in ((Llm(planner=Planner()), None), (Llm(planner=(one := Planner()), composer=one), Llm(composer=one))):
+        plan = dataclasses.replace(small().data[0], llm=models, probes=5)
+        made = areal_sea(plan, agent, agent, lambda folder: user, user, name="x").data
+        assert made[0] is plan and [each.llm for each in made[1:]] == [left, left]
+        assert {each.probes for each in made[1:]} == {SynthPlan.probes}
 
 
 @pytest.mark.slow

@@ -169,6 +169,17 @@ def test_data_that_were_changed_are_refused(recipe, edit):
         make(recipe.study(users=(), agent={"user": symbolic}))
 
 
+@pytest.mark.parametrize("name, text, wanted", [
+    ("manifest.json", "{}", "'generator' is missing"), ("manifest.json", "", "not JSON"),
+    ("data/card.json", "[]", "not an object"),
+    ("data/card.json", '{"files": {}, "kept": "3", "agent": {"rows": 1}}', "kept: .* is not allowed here")])
+def test_broken_records_are_named(recipe, name, text, wanted):
+    finished(recipe.plan)
+    (data_of(recipe.plan).parent / name).write_text(text)
+    with pytest.raises(RunFolderError, match=f"{name}.*{wanted}"):
+        make(recipe.study(users=(), agent={"user": symbolic}))
+
+
 def test_data_of_another_plan_are_refused(recipe):
     finished(recipe.plan)
     (data_of(recipe.plan).parent / "plan.json").write_text("{}")
