@@ -16,6 +16,7 @@ from eau_jax.synth.record import Evolved, PlanItem, canonical, seed_of
 
 OUTCOMES = {"fulfil": 0.78, "mixed": 0.15, "refuse": 0.07}   # share of each; what is refused stays under a quarter
 MOST = 0.25              # of tasks in which something is refused
+PROBES = 48              # enough that a sub-task of twenty is in several
 CROWD = 4                # distractors at most: the worlds have names and numbers for so many
 
 
@@ -58,7 +59,7 @@ class SynthPlan:
     """language models that make proposals; None: templates and rules make everything"""
     rounds: int = 1
     """parts in which the tasks are made; after each the plan evolves: see `evolve`. 1: it stays as it is"""
-    probes: int = 48
+    probes: int = PROBES
     """tasks of the fixed probe set, on which every change of the plan is tested first; needs rounds of 2 or more"""
     evolved: Evolved = Evolved()
     """what an earlier evolution has made of the plan, or its author: weights, parameters, gates, quarantine"""
@@ -71,6 +72,9 @@ class SynthPlan:
         if not 1 <= self.rounds <= self.count or self.probes < 1:
             raise ValueError(f"rounds = {self.rounds}, probes = {self.probes}; allowed: 1 to count = {self.count} rounds, 1 or "
                              "more probes")
+        if self.rounds == 1 and self.probes != PROBES:
+            raise ValueError(f"probes = {self.probes} would do nothing with rounds = 1, where the plan stays as it is; raise "
+                             "rounds, or leave it out")
         if not self.validated and self.rounds > 1:
             raise ValueError(f"rounds = {self.rounds} cannot go with validated = False, for a plan evolves by what the "
                              "gates say; allowed: 1")

@@ -67,7 +67,10 @@ def _atoms(evolution: Evolution) -> None:
             return
         tried.add(name)
         found = evolution.trials.atom(evolution.state, name)
-        if found.guilty and not (set(found.codes) <= set(TEXTS) and _templates(evolution, name)):
+        codes = {*found.codes, *(code for atoms, code in evolution.made if name in atoms)}
+        if codes & set(TEXTS) and _templates(evolution, name):
+            continue
+        if found.guilty:
             _blame(evolution, name, found.codes[0])
 
 

@@ -17,13 +17,14 @@ from eau_jax.synth.ground import ground
 from eau_jax.synth.item import Bench, records
 from eau_jax.synth.mutants import UNSAID, kind, tried
 from eau_jax.synth.observe import NOBODY
-from eau_jax.synth.plan import SynthPlan, cells, items
+from eau_jax.synth.plan import PROBES, SynthPlan, cells, items
 from eau_jax.synth.play import Stage
 from eau_jax.synth.probe import probe
 from eau_jax.synth.record import Evolved, PlanItem, Report, Skeleton, canonical, seed_of
 from eau_jax.synth.search import NoPlan
 
 FIRST, MOST = 6, 12          # tasks of a trial: so many at first, and the rest where one of them was rejected
+DRAWN = 200                  # plan items among which those are sought that a sub-task can be in
 GUILTY = 0.25                # share of the tasks of a trial that has to count against what is tried
 ENOUGH = 3                   # tasks that have to, at least
 TEXTS = ("LEAK", "USERBLOCK", "SCHEMA")     # reject codes that a template can be at fault for
@@ -59,8 +60,7 @@ class Trials:
         self._stage, self._sealed, self._replayer = Stage(plan.domain), gates_text.seal(plan.domain, plan.sealed), replayer
         self._made: dict[str, Report] = {}
         self._found: dict[str, Any] = {}
-        fixed = dataclasses.replace(plan, seed=seed_of(plan.seed, "probe set"), count=plan.probes, rounds=1)
-        self._probes, self._shares = list(items(fixed)), cells(plan)
+        self._probes, self._shares = list(_drawn(plan, seed_of(plan.seed, "probe set"), plan.probes)), cells(plan)
 
     def at(self, evolved: Evolved) -> SynthPlan:
         """The plan in a state."""
@@ -124,9 +124,8 @@ class Trials:
         """Tasks with a sub-task, of all cells in turn; without those that build upon it, as far as there are any."""
         now, seed = self.at(evolved), seed_of(self._seed, name)
         builds = {atom.id for atom in now.active.atoms if atom.requires == name}
-        drawn = dataclasses.replace(now, seed=seed, count=200, rounds=1)
         count = 0
-        for item in items(drawn):
+        for item in _drawn(now, seed, DRAWN):
             fits = [each for each in combinations(now.active, item.cell, seed) if name in each and not builds & set(each)]
             if fits:
                 yield skeleton(now.active, item, fits[item.seed % len(fits)])
@@ -188,6 +187,11 @@ class Trials:
                 found.setdefault(tool, (what, detail))
             self._found["effects"] = found
         return self._found["effects"]
+
+
+def _drawn(plan: SynthPlan, seed: int, count: int) -> Iterator[PlanItem]:
+    """Items of the same cells, of another seed and number."""
+    return items(dataclasses.replace(plan, seed=seed, count=count, rounds=1, probes=PROBES, llm=None))
 
 
 def _enough(against: int, of: int) -> bool:

@@ -18,7 +18,7 @@ def remade(domain, change, *names):
 
 def evolving(root, domain, **settings):
     """A plan of two rounds; null agents are drawn ten times instead of a hundred times, since they take most of the time."""
-    return SynthPlan(**{"domain": domain, "root": str(root), "count": 24, "shard": 8, "rounds": 2, "probes": 12, "novices": 0,
+    return SynthPlan(**{"domain": domain, "root": str(root), "count": 16, "shard": 4, "rounds": 2, "probes": 6, "novices": 0,
                         "sizes": {1: 0.4, 2: 0.6}, "evolved": Evolved(gates={"tries": 10}), **settings})
 
 
@@ -56,3 +56,10 @@ class Blind(DatabaseCase):
 def unchecked(domain=small):
     """Checkers that are too weak."""
     return domain._replace(case=lambda record: Blind(TAU2, record))
+
+
+def leaking(domain=small):
+    """A template that tells what has to be asked for."""
+    told = "My number is {phone}, change that."
+    return domain._replace(atoms=tuple(atom._replace(openings=(atom.openings[0], told)) if atom.id == "phone" else atom
+                                       for atom in domain.atoms))
