@@ -150,7 +150,7 @@ class _Models:
         rulings: list[tuple[Diff, str]] = []
         for _ in range(PLANS):
             question, names = prompts.evolution(evolution, rulings)
-            read = lambda found: _diffs(found, names, f"planner {asker.client.identity['model']}")
+            read = lambda found: changes(found, names, f"planner {asker.client.identity['model']}")
             found, outcome = self._calls.together(lambda asked: asker.json(*asked, read), [question])[0]
             outcomes.update([outcome] if found is None else [])
             for diff in found or ():
@@ -213,15 +213,19 @@ def _verdict(found: Mapping[str, Any], answers: Iterable[str]) -> tuple[str, str
     return says, " ".join(str(found.get("why", "")).split())[:WHY]
 
 
-def _diffs(found: Mapping[str, Any], names: Mapping[str, str], author: str) -> list[Diff]:
-    """names: what stands for a cell in the question -> its name."""
+def changes(found: Mapping[str, Any], names: Mapping[str, str], author: str) -> list[Diff]:
+    """The changes in a planner's answer.
+
+    Args:
+      names: what stands for a cell in the question -> its name.
+    """
     listed = field(found, "diffs", list, "a list")
     if len(listed) > MOST or not all(isinstance(each, dict) for each in listed):
         raise Refused(INVALID, f'its field "diffs" is not a list of at most {MOST} objects')
     diffs = []
     for each in listed:
-        kind, changes = field(each, "kind", str, "a text"), field(each, "changes", dict, "an object")
-        diffs.append(Diff(kind, {names.get(name, name): pair for name, pair in changes.items()},
+        kind, pairs = field(each, "kind", str, "a text"), field(each, "changes", dict, "an object")
+        diffs.append(Diff(kind, {names.get(name, name): pair for name, pair in pairs.items()},
                           field(each, "why", str, "a text")[:WHY], author))
     return diffs
 

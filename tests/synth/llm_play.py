@@ -75,5 +75,6 @@ def phones(body):
     if not phone:
         return "What exactly are the details, please?"
     if "onfirm" not in "".join(each["content"] for each in body["messages"] if each["role"] == "assistant"):
-        return f"I would do this: change_phone {json.dumps({'user_id': user[0], 'phone': phone[0]})}. Do you confirm (yes/no)?"
+        wanted = json.dumps({"user_id": user[0], "phone": phone[0]})
+        return f"I would do this: change_phone {wanted}. Do you confirm (yes/no)?"
     return call("change_phone", user_id=user[0], phone=phone[0]) if number < 6 else "It is done. Is there anything else?"

@@ -5,24 +5,32 @@ import json
 import re
 import zlib
 
+import jax
 import pytest
 
+import tiny_config
 from chat_server import chat_server, completion, refusal
 from crafted import Here, instance
 from eau_jax.clients.calls import FILE
 from eau_jax.clients.chat import ChatClient
 from eau_jax.core.records import RunFolderError
 from eau_jax.core.types import InfraError
+from eau_jax import synth_command, train
+from eau_jax.config_file import replace, runnable
+from eau_jax.local_chat import LocalChat
+from eau_jax.rollout.template import TINY
 from eau_jax.synth import compose, datasets, paraphrase, pipeline
 from eau_jax.synth.ask import Refused, json_object
 from eau_jax.synth.domains.retail import retail
 from eau_jax.synth.domains.workshop import workshop
 from eau_jax.synth.export import tasks
 from eau_jax.synth.llm import Llm
+from eau_jax.synth.llm_backend import changes
 from eau_jax.synth.plan import SynthPlan, items
 from eau_jax.synth.realise import scenario, texts
-from eau_jax.synth.record import Opinion, Proposal, Rollout, read
+from eau_jax.synth.record import Diff, Opinion, Proposal, Rollout, Ruling, read
 from eau_jax.synth.search import NoPlan
+from faulty import evolving, small
 from llm_play import role, speaks
 
 PHONE = workshop._replace(atoms=(workshop.atom("phone"),))
@@ -239,7 +247,7 @@ def test_validators_have_opinions_and_decide_nothing(tmp_path, plain):
 
 def test_a_user_who_tells_secrets_or_ends_the_talk_is_replaced_by_the_draft(tmp_path):
     def tells(body):
-        return "Ok ###STOP###" if len(server.requests) % 2 else "My zip code is 80488 and my phone 555-1234. R12345, ask away."
+        return "Ok ###STOP###" if len(server.requests) % 2 else "My zip code is 80488, my phone 555-1234. R12345, ask away."
 
     with chat_server() as server:
         server.speaks = tells
@@ -389,3 +397,94 @@ def test_another_model_may_not_go_on_and_another_server_may(tmp_path):
             made(plan(tmp_path, "x", count=1))
     elsewhere = ChatClient("http://localhost:1/v1", "m", timeout_s=1.0)
     assert made(plan(tmp_path, "x", Llm(composer=elsewhere, max_tokens=7, concurrency=1), count=1))[1]["kept"] == 1
+
+
+# --- the planner, the command line, our own policy
+
+
+def proposed(*diffs):
+    return json.dumps({"diffs": [{"kind": kind, "changes": changes, "why": "so"} for kind, changes in diffs]})
+
+
+@pytest.mark.slow
+def test_a_planner_hands_in_changes_and_execution_rules(tmp_path):
+    """Good ones, bad ones and odd ones; then, told what became of them, no more. The same again without a server."""
+    first = proposed(
+        ("weights", {"c0": [1.0, 1.5]}), ("weights", {"c0": [1.0, 1.2]}), ("gates", {"killed": [0.95, 0.5]}),
+        ("quarantine", {"atom/phone": [False, True]}), ("weights", {"c99": [1, 2]}), ("rules", {"x": [1, 2]}),
+        ("weights", {"c1": [[1], {"a": None}]}), ("weights", {}))
+    with chat_server() as server:
+        server.speaks = lambda body: proposed() if "Proposed already" in body["messages"][1]["content"] else first
+        chat = model(server)
+        few = dict(count=8, shard=4, probes=3)
+        folder, card = made(evolving(tmp_path, small, **few, name="first", llm=Llm(planner=chat)), planners=())
+        asked = len(server.requests)
+    rulings = [(each.adopted, each.code) for each in read(folder / "rounds" / "000.jsonl", Ruling)]
+    assert rulings == [(True, ""), (False, "STALE"), (False, "LAXER"), (False, "UNPROVEN"), (False, "UNKNOWN"),
+                       (False, "UNKNOWN"), (False, "STALE"), (False, "UNKNOWN")]
+    assert {each.author for each in read(folder / "rounds" / "000.jsonl", Diff)} == {"planner m"}
+    outcomes = card["proposals"]["planner"]["outcomes"]
+    assert outcomes["used"] >= 1 and outcomes["UNKNOWN"] == 6 and asked == 4
+    assert "expected 1.5, found 1.0" in server.requests[1]["messages"][1]["content"]
+    again, _ = made(evolving(tmp_path, small, **few, name="again", llm=Llm(planner=chat, replay=str(folder / FILE))),
+                    planners=())
+    assert files(again) == files(folder)
+
+
+@pytest.mark.parametrize("said", ["nothing", '{"diffs": {}}', '{"diffs": [1]}', '{"diffs": [{"kind": "gates"}]}',
+                                  '{"diffs": [{"kind": "gates", "changes": [], "why": ""}]}',
+                                  '{"diffs": [' + ",".join(["{}"] * 9) + "]}"])
+def test_a_plan_of_changes_that_is_none_is_refused(said):
+    with pytest.raises(Refused) as refused:
+        changes(json_object(said), {}, "planner")
+    assert refused.value.reason == "invalid"
+
+
+def test_settings_of_models_stand_on_the_command_line(capsys):
+    given = synth_command.parse("configs/synth_llm.py", ["--count", "3", "--llm.max-tokens", "77", "--llm.replay", "x.jsonl"])
+    assert (given.count, given.llm.max_tokens, given.llm.replay, given.llm.teachers) == (3, 77, "x.jsonl", 1)
+    assert given.llm.composer is given.llm.teacher
+    for wrong in ("--llm.paraphrasor", "--llm.max-token"):
+        with pytest.raises(SystemExit):
+            synth_command.parse("configs/synth_llm.py", [wrong, "1"])
+    with pytest.raises(SystemExit):
+        synth_command.parse("configs/synth_workshop.py", ["--llm.max-tokens", "1"])
+    with pytest.raises(ValueError, match="llm.concurrency = 0"):
+        synth_command.parse("configs/synth_llm.py", ["--llm.concurrency", "0"])
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_the_command_says_what_models_did_and_why_it_stopped(tmp_path, capsys):
+    with chat_server() as server:
+        server.speaks = speaks
+        path = tmp_path / "plan.py"
+        path.write_text(
+            "from eau_jax.clients.chat import ChatClient\nfrom eau_jax.synth.domains.workshop import workshop\n"
+            "from eau_jax.synth.llm import Llm\nfrom eau_jax.synth.plan import SynthPlan\n\n\ndef plan():\n"
+            f"    model = ChatClient({server.base_url!r}, 'm', max_tokens=50, max_retries=0)\n"
+            f"    return SynthPlan(workshop, root={str(tmp_path)!r}, count=2, shard=1, novices=0, llm=Llm(composer=model))\n")
+        assert synth_command.run([str(path), "--llm.concurrency", "1", "--llm.max-tokens", "1100"]) == 1
+        assert "stopped: 1 of 2 tasks are tried: the next call might exceed llm.max_tokens = 1,100" in capsys.readouterr().out
+        assert synth_command.run([str(path)]) == 0
+        shown = capsys.readouterr().out
+        assert "Language models" in shown and "composer" in shown and "stopped" not in shown
+
+
+@pytest.mark.slow
+def test_our_own_policy_is_a_backend(tmp_path, monkeypatch):
+    """Through the embedded sampler: a model that was barely trained proposes nothing that will do, and the tasks stand."""
+    first = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *_: first)
+    config = replace(tiny_config.config(), {"root": str(tmp_path), "mesh.data": 1, "sft.steps": 1})
+    train.cold_start_only(config, runnable(tiny_config.__file__, {}))
+    own = LocalChat(str(tmp_path / config.name / "cold_start"), TINY, slots=2, max_tokens=4096, max_new_tokens=8, seed=1)
+    roles = dict(composer=own, paraphraser=own, validators=(own,), teacher=own, repairs=0)    # the teacher's prompt is too long
+    few = dict(count=1, shard=1)
+    folder, card = made(plan(tmp_path, "own", Llm(**roles), **few))
+    symbolic, _ = made(plan(tmp_path, "symbolic", **few))
+    assert (folder / "tasks" / "tasks.json").read_bytes() == (symbolic / "tasks" / "tasks.json").read_bytes()
+    outcomes = {role: tally["outcomes"].keys() for role, tally in card["proposals"].items()}
+    assert outcomes == {"composer": {"invalid"}, "paraphraser": {"invalid"}, "validator": {"invalid"}, "teacher": {"context"}}
+    again, _ = made(plan(tmp_path, "again", Llm(**roles, replay=str(folder / FILE)), **few))
+    assert files(again) == files(folder)
