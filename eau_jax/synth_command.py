@@ -18,6 +18,10 @@ PLAN.py is a Python file with `plan() -> SynthPlan`, such as configs/synth_works
   eau-jax synth configs/synth_llm.py            # the same with language models that make proposals
   eau-jax synth configs/synth_llm.py --name again --llm.replay runs/synth/llm/calls.jsonl     # and once more without them
 
+  eau-jax synth PLAN.py --rounds 4              # in four parts: after each the plan evolves by what came of it
+
+  eau-jax synth inspect runs/synth/workshop     # a page: coverage, rejects, diversity, evolution, tasks to look at
+
   eau-jax synth export runs/synth/workshop      # data sets for fine-tuning and RL out of a finished run, in its folder data/
 
 A stopped run goes on with the same command. `eau-jax synth PLAN.py --help` lists the settings of a plan.
@@ -31,6 +35,8 @@ def run(arguments: list[str]) -> int:
         return 0
     if arguments[0] == "export":
         return export(arguments[1:])
+    if arguments[0] == "inspect":
+        return inspect_folder(arguments[1:])
     from eau_jax.progress import Watch
     from eau_jax.synth import pipeline
 
@@ -61,6 +67,18 @@ def export(arguments: list[str]) -> int:
         watch.console.print(Markdown(card.page(written)))
         watch.say(f"data: {arguments[0]}/data")
     return 0 if written["kept"] else 1
+
+
+def inspect_folder(arguments: list[str]) -> int:
+    """`eau-jax synth inspect FOLDER`."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        raise ValueError("eau-jax synth inspect: expected the folder of a finished synthesis, found "
+                         f"{arguments or 'nothing'}")
+    from eau_jax.progress import console
+    from eau_jax.report.synthesis import write_page
+
+    console().print(f"report: {write_page(arguments[0])}", soft_wrap=True)
+    return 0
 
 
 def parse(path: str, arguments: list[str]) -> Any:

@@ -45,23 +45,24 @@ def _dialogue(rank: str, episode: Mapping, is_open: bool) -> Html:
              f"stop: {episode['stop'].replace('_', ' ')}", count(len(episode["turns"]), "turn"),
              f"return {number(sum(as_float(turn['reward']) for turn in episode['turns']))}", f"task {episode['task']}"]
     facts += [f"user: {episode['user']}"] if "user" in episode else []
-    bubbles = [_bubble(name, str(episode[name]), kind) for name, kind in (("system", "system"), ("opening", "user"))
+    bubbles = [bubble(name, str(episode[name]), kind) for name, kind in (("system", "system"), ("opening", "user"))
                if episode.get(name)]
     for number_, turn in enumerate(episode["turns"][:TURN_LIMIT], start=1):
         chips = [f"turn {number_}", f"reward {as_float(turn['reward']):+.3g}"]
         chips += ["could not be parsed"] * bool(turn.get("parse_failed"))
         act = json.dumps(turn.get("act"), ensure_ascii=False)
-        bubbles.append(_bubble("agent", turn["agent"], "agent", chips, title=act))
+        bubbles.append(bubble("agent", turn["agent"], "agent", chips, title=act))
         if turn["reply"]:
             who = "environment" if turn["spoke"] == "none" else turn["spoke"]
-            bubbles.append(_bubble(who, turn["reply"], "user", ["leaked"] * bool(turn.get("leaked"))))
+            bubbles.append(bubble(who, turn["reply"], "user", ["leaked"] * bool(turn.get("leaked"))))
     if len(episode["turns"]) > TURN_LIMIT:
         bubbles.append(note(f"{len(episode['turns']) - TURN_LIMIT} more turns are in the file."))
     chat = tag("div", *bubbles, class_="chat")
     return folded(f"{rank}: {facts[0]} ", chat, small=" · ".join(facts[1:]), is_open=is_open)
 
 
-def _bubble(who: str, text: str, kind: str, chips: Sequence[str] = (), **attributes: str) -> Html:
+def bubble(who: str, text: str, kind: str, chips: Sequence[str] = (), **attributes: str) -> Html:
+    """One message. kind: "agent", "user" or "system"."""
     cut = f"\n[{len(text) - TEXT_LIMIT} more characters]" if len(text) > TEXT_LIMIT else ""
     return tag("div", tag("small", who, *(tag("span", chip, class_="chip") for chip in chips)),
                tag("p", text[:TEXT_LIMIT] + cut), class_=f"bubble {kind}", **attributes)

@@ -120,6 +120,8 @@ th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px so
   }
 th { color: var(--dim); font-weight: 500; } td, th { overflow-wrap: normal; }
 td { font-variant-numeric: tabular-nums; }
+.across { display: block; height: .8em; border-radius: 3px; background: var(--c0); min-width: 2px; }
+.across.bad { background: var(--c1); } td.bars { min-width: 180px; }
 pre { margin: .4rem 0; white-space: pre-wrap; font: 12.5px/1.45 ui-monospace, Menlo, Consolas, monospace; }
 .chat { display: flex; flex-direction: column; gap: .45rem; margin-top: .3rem; }
 .bubble { max-width: min(46rem, 88%); border-radius: 14px; padding: .45rem .8rem; background: var(--other);

@@ -24,7 +24,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 from eau_jax.core.records import write_atomic
 from eau_jax.synth import evolved as rule
 from eau_jax.synth.domain import Domain
-from eau_jax.synth.observe import Made, observe
+from eau_jax.synth.observe import Made, grouped, observe
 from eau_jax.synth.plan import MOST, SynthPlan, cells
 from eau_jax.synth.probe import STATES
 from eau_jax.synth.record import Diff, Evolved, Observed, Ruling, lines, read, seed_of, wrap
@@ -192,9 +192,10 @@ def after(folder: Path, plan: SynthPlan, number: int, state: Evolved, records: I
     place = file(folder, number)
     if not place.is_file():
         with elsewhere(plan.domain) as replayer:
-            trials = Trials(plan, seed_of(plan.seed, "trials", number), replayer, STATES if number == 0 else STATES // 4, watch)
+            states = STATES if number == 0 else STATES // 4
+            trials = Trials(plan, seed_of(plan.seed, "trials", number), replayer, states, watch)
             wrong = [(tool, *found) for tool, found in trials.effects().items()]
-            observed, made = observe(number, records, wrong)
+            observed, made = observe(number, grouped(records), wrong)
             history = [*(read(file(folder, each), Observed)[0] for each in range(number)), observed]
             evolution = Evolution(plan, state, history, made, trials)
             for planner in planners:

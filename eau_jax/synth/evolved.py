@@ -5,7 +5,7 @@
                  per_signature: tasks of one signature that are kept
     gates        fields of `gates.Limits`, which may only become stricter
     quarantine   what is not used any more, with all sub-tasks that need it:
-                 atom/NAME · family/NAME · template/ATOM/PART/TEXT · effect/TOOL: a tool that does not do what is declared ·
+                 atom/NAME, family/NAME, template/ATOM/PART/TEXT; effect/TOOL: a tool that does not do what is declared;
                  checker/WRONG PLAN: a kind of wrong plan, as `mutants` names it, that checkers let pass
 
 Everything has a name, a value now and bounds, so that any change is a pair of values for a name.
@@ -138,8 +138,8 @@ def uses(domain: Domain, atom: Atom) -> frozenset[str]:
     found: set[str] = set()
     for seed in range(WORLDS):
         rng = random.Random(seed)
-        cell = {"domain": domain.name, "outcome": "fulfil", "size": 1, "persona": next(iter(domain.personas)), "distractors": 0,
-                "split": "train"}
+        cell = {"domain": domain.name, "outcome": "fulfil", "size": 1, "persona": next(iter(domain.personas)),
+                "distractors": 0, "split": "train"}
         try:
             world = domain.build(rng, cell)
             for each in (domain.atom(atom.requires), atom) if atom.requires else (atom,):

@@ -6,7 +6,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 from eau_jax.core.types import StopReason
 from eau_jax.synth.mutants import kind
 from eau_jax.synth.record import (
-    Fault, Instance, Observed, PlanItem, Report, Rollout, Skeleton, canonical, unwrap)
+    Fault, Instance, Observed, PlanItem, Report, Rollout, Scenario, Skeleton, canonical, unwrap)
 
 NOBODY = ("INFRA", "CONTAM")     # reject codes that say nothing about what a task is made of
 BROKEN = ("task", "env", "checker", "user")     # sides whose fault is none of the agent's
@@ -25,24 +25,24 @@ class Seen(NamedTuple):
     item: PlanItem
     skeleton: Skeleton
     instance: Instance | None
+    scenario: Scenario | None
     report: Report
     rollouts: list[Rollout]
     faults: list[Fault]
 
 
-def observe(number: int, lines: Iterable[Mapping[str, Any]],
+def observe(number: int, items: Iterable[Seen],
             mismatches: Sequence[tuple[str, str, str]]) -> tuple[Observed, list[Made]]:
     """(the counts, what came of each plan item).
 
     Args:
-      lines: the records of the round, those of one plan item after one another.
+      items: what the records of the round say of each plan item.
     """
-    rejects, faults, escaped, atoms, cells, made = (collections.Counter(), collections.Counter(), collections.Counter(), {}, {},
-                                                    [])
-    signatures: collections.Counter[str] = collections.Counter()
+    rejects, faults, escaped, signatures = (collections.Counter() for _ in range(4))
+    atoms, cells, made = {}, {}, []
     known: dict[str, set[str]] = collections.defaultdict(set)
     extremes = {"killed": 1.0, "null": 0.0, "turns": 0}
-    for seen in grouped(lines):
+    for seen in items:
         code, measures = seen.report.code, seen.report.measures
         made.append(Made(seen.skeleton.atoms, code))
         rejects[code] += bool(code)
@@ -59,7 +59,8 @@ def observe(number: int, lines: Iterable[Mapping[str, Any]],
             known[name].add(seen.instance.signature)
             signatures[seen.instance.signature] += 1
             caught, total = measures["mutants"]
-            extremes = {"killed": min(extremes["killed"], caught / max(total, 1)), "null": max(extremes["null"], measures["null"]),
+            extremes = {"killed": min(extremes["killed"], caught / max(total, 1)),
+                        "null": max(extremes["null"], measures["null"]),
                         "turns": max(extremes["turns"], measures["turns"])}
         played = [each for each in seen.rollouts if each.agent == "novice" and each.stop != StopReason.INFRA_ERROR.value]
         cell["played"] += len(played)
@@ -71,19 +72,22 @@ def observe(number: int, lines: Iterable[Mapping[str, Any]],
     passed = sum(signatures.values())
     extremes["top5_share"] = sum(count for _, count in signatures.most_common(5)) / max(passed, 1)
     plain = lambda counts: {name: counts[name] for name in sorted(counts) if counts[name]}
-    return Observed(number, len(made), passed, plain(rejects), {name: plain(atoms[name]) for name in sorted(atoms)},
-                    dict(sorted(cells.items())), plain(faults), plain(escaped), extremes, tuple(map(tuple, mismatches))), made
+    observed = Observed(number, len(made), passed, plain(rejects), {name: plain(atoms[name]) for name in sorted(atoms)},
+                        dict(sorted(cells.items())), plain(faults), plain(escaped), extremes,
+                        tuple(map(tuple, mismatches)))
+    return observed, made
 
 
 def grouped(lines: Iterable[Mapping[str, Any]]) -> Iterable[Seen]:
-    """The records of each plan item."""
-    kinds = {"skeleton": Skeleton, "instance": Instance, "report": Report, "rollout": Rollout, "fault": Fault}
+    """What records say of each plan item; those of one follow one another."""
+    kinds = {"skeleton": Skeleton, "instance": Instance, "scenario": Scenario, "report": Report, "rollout": Rollout,
+             "fault": Fault}
     found: dict[str, Any] = {}
     for line in (*lines, {"kind": "plan_item"}):
         if line["kind"] == "plan_item":
             if found:
-                yield Seen(found["item"], found["skeleton"], found.get("instance"), found["report"], found["rollout"],
-                           found["fault"])
+                yield Seen(found["item"], found["skeleton"], found.get("instance"), found.get("scenario"), found["report"],
+                           found["rollout"], found["fault"])
             if "body" in line:
                 found = {"item": unwrap(line, PlanItem), "rollout": [], "fault": []}
         elif line["kind"] in ("rollout", "fault"):

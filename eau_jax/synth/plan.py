@@ -70,11 +70,11 @@ class SynthPlan:
                              f"{self.per_signature}, seed = {self.seed}, novices = {self.novices}; allowed: 1 or more for "
                              "the first four, 0 or more for the others")
         if not 1 <= self.rounds <= self.count or self.probes < 1:
-            raise ValueError(f"rounds = {self.rounds}, probes = {self.probes}; allowed: 1 to count = {self.count} rounds, 1 or "
-                             "more probes")
+            raise ValueError(f"rounds = {self.rounds}, probes = {self.probes}; allowed: 1 to count = {self.count} rounds, "
+                             "1 or more probes")
         if self.rounds == 1 and self.probes != PROBES:
-            raise ValueError(f"probes = {self.probes} would do nothing with rounds = 1, where the plan stays as it is; raise "
-                             "rounds, or leave it out")
+            raise ValueError(f"probes = {self.probes} would do nothing with rounds = 1, where the plan stays as it is; "
+                             "raise rounds, or leave it out")
         if not self.validated and self.rounds > 1:
             raise ValueError(f"rounds = {self.rounds} cannot go with validated = False, for a plan evolves by what the "
                              "gates say; allowed: 1")

@@ -49,7 +49,7 @@ def _isolate(evolution: Evolution, what: str, why: str) -> bool:
 
 
 def _checkers(evolution: Evolution) -> None:
-    """The kinds of wrong plan that escaped, the commonest first; those of sub-tasks that have gone meanwhile are left out."""
+    """The kinds of wrong plan that escaped, the commonest first."""
     escaped = evolution.history[-1].escaped
     for mutant in sorted(escaped, key=lambda name: (-escaped[name], name)):
         if evolution.trials.checker(evolution.state, mutant).guilty:
@@ -132,7 +132,8 @@ def _signatures(evolution: Evolution) -> Iterator[Diff]:
     now, least = evolution.value("parameters", "per_signature"), max(1, round(TOP5 / 5 * passed))
     then = max(least, -(-now // 2))
     if share > TOP5 and passed >= MANY and then < now:
-        yield Diff("parameters", {"per_signature": [now, then]}, f"the five commonest signatures have {share:.0%} of the tasks")
+        why = f"the five commonest signatures have {share:.0%} of the tasks"
+        yield Diff("parameters", {"per_signature": [now, then]}, why)
 
 
 def _weights(evolution: Evolution) -> Iterator[Diff]:
@@ -150,7 +151,7 @@ def _weights(evolution: Evolution) -> Iterator[Diff]:
 
 
 def _wanted(counts: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
-    """The weight of each cell: FLOOR + 4 p (1 - p) × novelty × soundness, over the mean of all. p: share of the conversations
+    """The weight of each cell: FLOOR + 4 p (1 - p) novelty soundness, over the mean of all. p: share of the conversations
     that the novice won. The shares of single cells are drawn towards that of all, as far as little is known of them."""
     total = collections.Counter()
     for cell in counts.values():
@@ -163,7 +164,8 @@ def _wanted(counts: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
     value = {}
     for name, cell in counts.items():
         solved = share(cell, "solved", "played") if total["played"] else 0.5
-        sound = share(cell, "passed", "tried") * (1.0 - min(share(cell, "faults", "played"), 1.0) if total["played"] else 1.0)
+        blamed = min(share(cell, "faults", "played"), 1.0) if total["played"] else 0.0
+        sound = share(cell, "passed", "tried") * (1.0 - blamed)
         value[name] = FLOOR + 4.0 * solved * (1.0 - solved) * share(cell, "signatures", "passed") * sound
     mean = sum(value.values()) / max(len(value), 1)
     return {name: each / mean for name, each in value.items()}

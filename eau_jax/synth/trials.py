@@ -41,7 +41,8 @@ class Found(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"{'/'.join(self.codes) or 'no fault'}, {self.against} of {self.of}{f': {self.example}' if self.example else ''}"
+        example = f": {self.example}" if self.example else ""
+        return f"{'/'.join(self.codes) or 'no fault'}, {self.against} of {self.of}{example}"
 
 
 class Trials:
@@ -78,8 +79,8 @@ class Trials:
         return self._made[key]
 
     def probes(self, evolved: Evolved) -> tuple[float, int]:
-        """(yield, tasks) of the probe set: the share that passes, each task weighed as its cell is now. A task with a sub-task
-        that is in quarantine is replaced by the next one of its cell that has none."""
+        """(yield, tasks) of the probe set: the share that passes, each task weighed as its cell is now. A task with a
+        sub-task that is in quarantine is replaced by the next one of its cell that has none."""
         now = self.at(evolved)
         shares, passed, total, count = cells(now), 0.0, 0.0, 0
         for place, item in enumerate(self._probes):
