@@ -181,14 +181,21 @@ def described(found: Found, measured: Limits, kind: str) -> str:
 
 
 def main(part: str, arguments: argparse.Namespace) -> None:
-    """Prints one part, "learner" or "sampler", on the device that the command line names."""
+    """Prints one part, "learner" or "sampler", on the device that the command line names.
+
+    Raises:
+      SystemExit: in one line, without that device, or for a config that cannot be measured.
+    """
     where = device(arguments.device)
-    config = load_config(str(arguments.config or DEFAULTS[arguments.device]))
-    measured = limits(config.model.compute_dtype, *SIZES[arguments.device])
-    if part == "learner":
-        found = learner(config, arguments.tasks or config.learn.minibatches, arguments.repeats, where)
-    else:
-        found = sampler(config, arguments.repeats, where)
+    try:
+        config = load_config(str(arguments.config or DEFAULTS[arguments.device]))
+        measured = limits(config.model.compute_dtype, *SIZES[arguments.device])
+        if part == "learner":
+            found = learner(config, arguments.tasks or config.learn.minibatches, arguments.repeats, where)
+        else:
+            found = sampler(config, arguments.repeats, where)
+    except ValueError as error:
+        raise SystemExit(f"--config {arguments.config}: {error}") from None
     print(described(found, measured, where.device_kind))
 
 

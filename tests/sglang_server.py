@@ -14,6 +14,7 @@ log-probability that is none), "abort" (before it has drawn anything), "cut" (an
 import argparse
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import socket
@@ -75,6 +76,7 @@ class Scripted:
     def load(self, folder: str, label: str) -> None:
         from safetensors.numpy import load_file
 
+        importlib.import_module("ml_dtypes")   # by which numpy knows bfloat16
         tensors = load_file(Path(folder) / "model.safetensors")
         embed = tensors["model.embed_tokens.weight"]
         self.weights, self.label = (embed, tensors.get("lm_head.weight", embed)), label
