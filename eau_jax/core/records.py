@@ -1,7 +1,7 @@
 """The run folder: atomic files, append-only lines, one owner at a time.
 
     config.json  manifest.json  metrics.jsonl  episodes/<step>.jsonl  knobs/<generation>.json + current
-    rules/<generation>.toml  audit.jsonl  checkpoints/  report.html
+    rules/<generation>.toml  audit.jsonl  checkpoints/  report.html  ahead/<cohort>.jsonl
 
 Whatever is killed at whatever moment leaves either the old file or the new one, and at most one torn last line, which
 readers skip and the next writer removes. Secrets never come here.
