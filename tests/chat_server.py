@@ -51,8 +51,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s: float = 0.0) -> Iterator[Server]:
-    """A running server; `retry_after` is the header of its 429 answers, `delay_s` seconds pass before each answer."""
+def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s: float = 0.0,
+                port: int = 0) -> Iterator[Server]:
+    """A running server; `retry_after` is the header of its 429 answers, `delay_s` seconds pass before each answer, `port`
+    0 is a free one."""
     state = Server(mode, retry_after, delay_s)
 
     class Handler(BaseHTTPRequestHandler):
@@ -125,7 +127,7 @@ def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s
             self.end_headers()
             self.wfile.write(data)
 
-    with serving(Handler) as url:
+    with serving(Handler, port) as url:
         state.base_url = f"{url}/v1"
         try:
             yield state

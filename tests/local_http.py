@@ -16,9 +16,9 @@ class HttpServer(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The address of a running server."""
-    httpd = HttpServer(("127.0.0.1", 0), handler)
+def serving(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[str]:
+    """The address of a running server; port 0: a free one."""
+    httpd = HttpServer(("127.0.0.1", port), handler)
     thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
