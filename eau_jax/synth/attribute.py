@@ -10,6 +10,7 @@
 `last_hope` is the counterfactual: from which turn on even a perfect agent could not have succeeded.
 """
 
+import collections
 import re
 from typing import Any, Iterable, NamedTuple, Sequence
 
@@ -43,7 +44,7 @@ def attribute(domain: Domain, instance: Instance, scenario: Scenario, rollout: R
         return Fault("none", "none", "")
     case, wishes, plan = domain.case(instance.record), [Wish(**each) for each in instance.wishes], gold(instance)
     trace = traced(case, rollout)
-    return (_gold_fault(case, wishes, plan) or _checker_fault(domain, case, wishes, trace)
+    return (_gold_fault(case, wishes, plan) or _checker_fault(domain, case, wishes, plan, trace)
             or user_fault(scenario, rollout) or agent_fault(domain, case, instance, wishes, plan, rollout, trace))
 
 
@@ -74,13 +75,17 @@ def _gold_fault(case: Case, wishes: Sequence[Wish], plan: Sequence[Step]) -> Fau
     return None if verdict.solved else Fault("checker", "gold_rejected", "; ".join(verdict.evidence))
 
 
-def _checker_fault(domain: Domain, case: Case, wishes: Sequence[Wish], trace: Trace) -> Fault | None:
-    """A false negative: everything that was wanted is done and said, nothing else has changed, no rule was broken."""
+def _checker_fault(domain: Domain, case: Case, wishes: Sequence[Wish], plan: Sequence[Step], trace: Trace) -> Fault | None:
+    """A false negative: everything that was wanted is done and said, by no more writes than the gold plan has, nothing else
+    has changed, no rule was broken."""
     final = trace.states[-1]
     granted = all(case.value(final, tuple(place)) == value for wish in wishes for place, value in wish.goal)
     text = " ".join(trace.said).lower().replace(",", "")
     heard = all(each.lower() in text for wish in wishes for each in wish.tell)
     if not granted or not heard or case.judge(final, trace.steps, trace.said).solved:
+        return None
+    made = [step for step, failed in zip(trace.steps, trace.failed) if not failed]
+    if _writes(domain, made) - _writes(domain, plan):
         return None
     wanted = {place for wish in wishes for place, _ in map(tuple, wish.goal) for place in [tuple(place)]}
     gold_changes = set(case.changes(case.start, _after(case, [Step(*step) for wish in wishes for step in wish.steps])))
@@ -89,6 +94,11 @@ def _checker_fault(domain: Domain, case: Case, wishes: Sequence[Wish], trace: Tr
         return None
     differs = "; ".join(case.judge(final, trace.steps, trace.said).evidence)
     return Fault("checker", "false_negative", f"all wishes are granted; the checker finds: {differs}")
+
+
+def _writes(domain: Domain, steps: Iterable[Step]) -> collections.Counter:
+    """Tool -> how often it writes."""
+    return collections.Counter(step.tool for step in steps if step.tool in domain.writes)
 
 
 def _after(case: Case, steps: Iterable[Step]) -> State:
@@ -191,9 +201,10 @@ def agent_fault(domain: Domain, case: Case, instance: Instance, wishes: Sequence
 
 def _wrong_write(domain: Domain, case: Case, wishes: Sequence[Wish], instance: Instance, plan: Sequence[Step],
                  trace: Trace) -> Fault | None:
-    """The first write that succeeded and is not in the gold plan."""
+    """The first write that succeeded and is not in the gold plan, or not so often."""
     wanted = {step.key: step for step in plan}
     seen, tellable = {}, told(wishes, instance.facts)
+    left = collections.Counter(step.key for step in plan)
     for place, step in enumerate(trace.steps):
         action = domain.actions.get(step.tool)
         if action is not None and action.kind == "write" and not trace.failed[place] and step.key not in wanted:
@@ -208,6 +219,9 @@ def _wrong_write(domain: Domain, case: Case, wishes: Sequence[Wish], instance: I
                          f"{'known' if known else 'not known yet'}", trace.turns[place])
         if action is not None and not trace.failed[place]:
             note(domain, step, trace.texts[place], seen)
+            left[step.key] -= 1
+            if action.kind == "write" and left[step.key] < 0 and case.changes(trace.states[place], trace.states[place + 1]):
+                return Fault("agent", "over_action", f"{step.tool} was made once more", trace.turns[place])
     return None
 
 

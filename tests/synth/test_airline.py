@@ -1,11 +1,15 @@
 """The airline: every sub-task through the gates, its rules and amounts by hand, and wrong declarations."""
 
+import random
+
 import pytest
 
 from crafted import changed, code, instance
 from eau_jax.core.types import StopReason
+from eau_jax.envs.tau2.agent import tool_call
 from eau_jax.synth import gates_text
-from eau_jax.synth.domain import Param, Wish, parts
+from eau_jax.synth.attribute import attribute
+from eau_jax.synth.domain import Param, Step, Wish, parts
 from eau_jax.synth.domains.airline import airline
 from eau_jax.synth.domains.airline_world import _FIRST, _LAST, allowance, base, cost, routes
 from eau_jax.synth.gates import gate, obeys, subject
@@ -72,7 +76,6 @@ def test_the_new_reservation_is_what_gets_the_bags():
 
 
 def test_agents_that_do_not_try_get_nothing():
-    import random
     scores = null_scores(airline, airline.case(FOUR.record), random.Random(0), 20)
     assert scores == {"noop": 0.0, "handover": 0.0, "reads": 0.0, "random": 0.0}
 
@@ -102,7 +105,8 @@ def test_the_price_of_a_booking_is_that_of_the_tool():
 @pytest.mark.parametrize("atom, fields, rule", [
     ("cancel_insured", {"insurance": "no"}, "cancel"), ("cancel_business", {"cabin": "economy"}, "cancel"),
     ("cancel_recent", {"created_at": "2024-05-14T14:59:59"}, "cancel"), ("move", {"cabin": "basic_economy"}, "basic"),
-    ("bags", {"total_baggages": 9}, "fewer"), ("compensate_delayed", {"cabin": "economy", "insurance": "no"}, "certificate")])
+    ("bags", {"total_baggages": 9}, "fewer"),
+    ("compensate_delayed", {"cabin": "economy", "insurance": "no"}, "certificate")])
 def test_what_was_allowed_breaks_a_rule_once_the_reservation_is_another(atom, fields, rule):
     made = instance(airline, atom, seed=5)
     assert _broken(made) is None
@@ -134,12 +138,37 @@ def test_values_in_arguments_are_found_wherever_they_stand():
     assert list(parts(bags, 3)) == [(bags, "3")] and list(parts(bags, ["a", "b"])) == [(bags, "a"), (bags, "b")]
 
 
+def test_a_certificate_that_is_sent_twice_is_the_agents_fault():
+    made = instance(airline, "compensate_delayed", seed=3)
+    scenario, step = realise(airline, made), gold(made)[-1]
+
+    def twice(task, state, rng):
+        said = airline.env.expert(task, state, rng)
+        return tool_call(step.tool, step.arguments) if sum(name == step.tool for name, _ in state.calls) == 1 else said
+
+    rollout = STAGE.play(task_of(airline, scenario.record), twice, "test", "plain", {}, 0)
+    found = attribute(airline, made, scenario, rollout)
+    assert not rollout.success and (found.side, found.label) == ("agent", "over_action") and "once more" in found.evidence
+
+
 def test_no_name_is_part_of_an_opening():
     openings = " ".join(each.lower() for atom in airline.atoms for each in atom.openings)
     frames = " ".join(frame.lower() for persona in airline.personas.values() for frame in persona.frames)
-    assert not [name for name in (*_FIRST, *_LAST) if name.lower() in openings + frames]
+    places = {place for route in routes() for place in route}
+    assert not [name for name in (*_FIRST, *_LAST, *places) if name.lower() in openings + frames]
     names = sorted((*_FIRST, *_LAST), key=len)
     assert not [(short, long) for place, short in enumerate(names) for long in names[place + 1:] if short in long]
+
+
+def test_every_tool_succeeds_and_changes_something_at_random():
+    rng, worked = random.Random(5), set()
+    for _ in range(60):
+        case, state = airline.samples(rng)
+        for tool in airline.writes:
+            result = case.call(state, Step(tool, airline.arguments(case, state, tool, rng)))
+            if not result.failed and case.changes(state, result.state):
+                worked.add(tool)
+    assert worked == set(airline.writes)
 
 
 @pytest.mark.parametrize("tool, change, kind", [

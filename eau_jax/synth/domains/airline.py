@@ -18,6 +18,7 @@ from eau_jax.synth.user import PERSONAS, finish, task_record
 
 WRITES = frozenset(name for name, action in ACTIONS.items() if action.kind == "write")
 SINCE = "2024-05-14T15:00:00"       # a day ago
+_ROUTES = tuple(sorted(routes()))
 BORN = ("1961-04-07", "1974-11-23", "1988-02-15", "1999-08-30")      # of passengers that random calls enter
 _CHANGES = ("cancel_reservation", "update_reservation_flights")
 
@@ -139,28 +140,41 @@ def arguments(case: DatabaseCase, state: State, tool: str, rng: random.Random) -
     then what does not fit."""
     key, record = rng.choice(case.rows(state, "reservations"))
     user, off = case.value(state, ("users", record["user_id"])), rng.random() < 0.1
-    route, cabin, people = rng.choice(sorted(routes())), rng.choice(CABINS), list(record["passengers"])
+    people, methods = record["passengers"], sorted(user["payment_methods"])
+    methods += 2 * [each for each in methods if each.startswith("credit_card")]     # with these a call succeeds
+    own = [{name: each[name] for name in ("flight_number", "date")} for each in record["flights"]]
+    draw = {"user_id": lambda: "nobody_1" if off else user["user_id"], "reservation_id": lambda: "XXXXXX" if off else key,
+            "origin": lambda: rng.choice(_ROUTES)[0], "destination": lambda: rng.choice(_ROUTES)[1],
+            "date": lambda: rng.choice(own)["date"], "flight_number": lambda: "HAT999" if off else own[0]["flight_number"],
+            "passengers": lambda: [*people[:-1], *[{**people[-1], "dob": rng.choice(BORN)}] * (1 + off)],
+            "payment_id": lambda: rng.choice(methods), "amount": lambda: rng.choice((50, 100, 150, 200, 300)),
+            "summary": lambda: "x"}
+    if tool == "update_reservation_baggages":
+        bags = rng.randrange(4)
+        draw |= _bags(bags, max(0, bags - allowance(user["membership"], record["cabin"], len(people))) + off)
+    if tool in ("book_reservation", "update_reservation_flights"):
+        draw |= _trip(user, people, methods, own, tool == "book_reservation", off, rng)
+    return {name: draw[name]() for name in ACTIONS[tool].params}
+
+
+def _bags(total: int, paid: int) -> dict[str, Any]:
+    return {"total_baggages": lambda: total, "nonfree_baggages": lambda: paid}
+
+
+def _trip(user: Mapping[str, Any], people: list[Any], methods: list[str], own: list[Any], books: bool, off: bool,
+          rng: random.Random) -> dict[str, Any]:
+    """Random arguments of a booking, which adds up, or of a change of flights; `off`: there may be no seats."""
+    route, cabin, bags, insured = rng.choice(_ROUTES), rng.choice(CABINS), rng.randrange(4), rng.random() < 0.5
     flights = rng.sample(found, 1) if (found := open_flights(route, cabin, 0 if off else 3)) else []
-    bags, insured = rng.randrange(4), rng.random() < 0.5
-    free = allowance(user["membership"], cabin if tool == "book_reservation" else record["cabin"], len(people))
-    paid_bags = max(0, bags - free) + off
+    paid_bags = max(0, bags - allowance(user["membership"], cabin, len(people))) + off
     total = cost(flights, cabin, len(people), paid_bags, insured)
     named = [{"flight_number": number, "date": date} for number, date in flights]
-    own = [{name: each[name] for name in ("flight_number", "date")} for each in record["flights"]]
-    methods = sorted(user["payment_methods"])
-    methods += 2 * [each for each in methods if each.startswith("credit_card")]     # with these a call succeeds
-    kept = tool == "update_reservation_flights" and rng.random() < 0.5
-    draw = {"user_id": lambda: "nobody_1" if off else user["user_id"], "reservation_id": lambda: "XXXXXX" if off else key,
-            "origin": lambda: route[0], "destination": lambda: route[1], "date": lambda: rng.choice(own)["date"],
-            "flight_number": lambda: "HAT999" if off else own[0]["flight_number"], "flight_type": lambda: "one_way",
-            "cabin": lambda: cabin, "flights": lambda: own if kept else named,
-            "passengers": lambda: [*people[:-1], *[{**people[-1], "dob": rng.choice(BORN)}] * (1 + off)],
-            "payment_id": lambda: rng.choice(methods),
-            "payment_methods": lambda: [{"payment_id": rng.choice(methods), "amount": total}],
-            "total_baggages": lambda: bags, "nonfree_baggages": lambda: paid_bags,
-            "insurance": lambda: "yes" if insured else "no", "amount": lambda: rng.choice((50, 100, 150, 200, 300)),
-            "summary": lambda: "x"}
-    return {name: draw[name]() for name in ACTIONS[tool].params}
+    kept = not books and rng.random() < 0.5
+    return _bags(bags, paid_bags) | {
+        "origin": lambda: route[0], "destination": lambda: route[1], "flight_type": lambda: "one_way",
+        "cabin": lambda: cabin, "flights": lambda: own if kept else named, "passengers": lambda: people,
+        "payment_methods": lambda: [{"payment_id": rng.choice(methods), "amount": total}],
+        "insurance": lambda: "yes" if insured else "no"}
 
 
 ORACLE, NOVICE = agents()

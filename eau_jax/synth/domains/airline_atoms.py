@@ -53,7 +53,7 @@ ATOMS = (
     Atom("compensate_cancelled", "trouble", "compensation", "write", compensate("cancelled"), _LATE, _NUMBER, _TROUBLE),
     Atom("compensate_delayed", "trouble", "compensation", "write", compensate("delayed"), _LATE, _NUMBER, _TROUBLE),
     Atom("fare", "question", "fare", "ask", fare, (
-        "I would like to know a fare.", "What does a seat on a flight cost?", "I need the price of a flight."), details=(
+        "I would like to know a fare.", "What does a flight cost?", "I need the price of a flight."), details=(
         "From {origin} to {destination} on {day} at {time}, {cabin}, for one.",
         "It leaves {origin} for {destination} at {time} on {day}; one seat in {cabin}.")),
     Atom("paid", "question", "paid", "ask", paid, (

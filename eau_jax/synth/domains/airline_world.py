@@ -82,10 +82,11 @@ def price(flight: Flight, cabin: str) -> int:
     return base()["flights"][flight[0]]["dates"][flight[1]]["prices"][cabin]
 
 
-def open_flights(route: tuple[str, str], cabin: str, seats: int = 3) -> list[Flight]:
+@functools.cache
+def open_flights(route: tuple[str, str], cabin: str, seats: int = 3) -> tuple[Flight, ...]:
     """Every flight on a route that has so many seats left."""
-    return [(number, day) for number in routes().get(route, ()) for day in AHEAD
-            if base()["flights"][number]["dates"][day].get("available_seats", {}).get(cabin, -1) >= seats]
+    return tuple((number, day) for number in routes().get(route, ()) for day in AHEAD
+                 if base()["flights"][number]["dates"][day].get("available_seats", {}).get(cabin, -1) >= seats)
 
 
 def allowance(membership: str, cabin: str, people: int) -> int:
