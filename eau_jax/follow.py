@@ -24,7 +24,7 @@ from eau_jax.together import whole
 
 
 def follow(config: Config) -> int:
-    """Does what the leader tells, until it ends. Returns the exit status: the leader's, or 2 where it failed.
+    """Does what the leader tells, until it ends. Returns the leader's exit status.
 
     Raises:
       ConfigError: where this process was started with another config, or does not see the run folder.
@@ -37,7 +37,7 @@ def follow(config: Config) -> int:
             if said:
                 Console(stderr=True).print(f"eau-jax: process {jax.process_index()} ends, since the first one did: "
                                            f"{printable(said)}", soft_wrap=True, highlight=False, markup=False)
-            return 2 if status is None else status
+            return status
         follower.does[name](*values)
 
 

@@ -19,6 +19,7 @@ from jax._src.distributed import global_state   # the coordination service has n
 from eau_jax import meeting
 from eau_jax.config import Config, ConfigError
 from eau_jax.config_file import describe
+from eau_jax.learner.parts import NonFiniteError
 
 JOIN_S = 300         # seconds for all processes to come
 SILENCE_S = 10**6    # a leader that is gone ends the others much sooner: JAX sees that its heartbeat stops
@@ -107,7 +108,8 @@ def leading(config: Config) -> Iterator[None]:
         tell("end", stop.code, "")
         raise
     except BaseException as error:
-        tell("end", None, f"{type(error).__name__}: {error}")
+        status = 3 if isinstance(error, NonFiniteError) else 130 if isinstance(error, KeyboardInterrupt) else 2
+        tell("end", status, f"{type(error).__name__}: {error}")
         raise
     tell("end", 0, "")
 

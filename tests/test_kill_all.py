@@ -1,5 +1,5 @@
-"""Learner, collector, sampler server and user server are killed at random, twenty times in one run. It ends like one that was
-left alone: what fails outside the agent's control leaves no trace but the count of what was played again."""
+"""Learner, collector (in one process), sampler server and user server are killed at random, twenty times in one run. It ends
+like one that was left alone: what fails outside the agent's control leaves no trace but a count of episodes played again."""
 
 import json
 import os
