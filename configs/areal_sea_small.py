@@ -62,17 +62,17 @@ def clumsy(task: Task, state: Any, rng: np.random.Generator) -> str:
 DOMAIN = telecom._replace(
     where=f"{os.path.relpath(__file__)}:DOMAIN", env=telecom.env._replace(prompt=briefly, expert=handy, novice=clumsy),
     atoms=tuple(atom for atom in telecom.atoms if atom.family != "mms_issue" and atom.id.partition("@")[0] in MENDABLE))
-PLAN = SynthPlan(domain=DOMAIN, name="areal_sea_small", count=600, rounds=3, sizes={1: 0.3, 2: 0.4, 3: 0.3},
-                 outcomes={"fulfil": 1.0}, distractors=(0,), novices=2)
+PLAN = SynthPlan(domain=DOMAIN, name="areal_sea_small", count=450, rounds=3, sizes={1: 0.3, 2: 0.4, 3: 0.3}, shard=75,
+                 outcomes={"fulfil": 1.0}, distractors=(0,), novices=2, jobs=2)
 
 
 def agent() -> Config:
     """A small model, a short fine-tuning, and GRPO as EigenData's."""
     quickstart = load_config(str(CONFIGS / "quickstart.py"))
     base = replace(quickstart, {
-        "model.vocab_size": 768,
+        "model.vocab_size": 512,
         "sft": Sft(steps=100, batch=16, learning_rate=2e-3),
-        "rollout.tasks": 8, "rollout.group": 12, "rollout.max_tokens": 640, "rollout.max_new_tokens": 48,
+        "rollout.tasks": 8, "rollout.group": 12, "rollout.max_tokens": 512, "rollout.max_new_tokens": 32,
         "learn": Learn(minibatches=1, rows=4), "eval": Evaluation(samples=2, user=symbolic), "algorithm.kl": None,
         "knobs": {"env.max_turns": 16, "rl.policy_optimizer.learning_rate": 3e-4},
     })

@@ -236,7 +236,7 @@ def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[
     """
     with RunFolder(study.folder):
         everything = list(cells(study))
-        configs = [configured(study, *cell) for cell in everything]
+        configs = (configured(study, *cell) for cell in everything)
         begun = any((run / "config.json").exists() for cell in everything for run in runs_of(study, cell))
         study_inputs.make(study.folder, study.data, study.users, configs, source, begun, watch)
         for cell in everything:

@@ -154,5 +154,5 @@ def study():
         "sft": Sft(steps=2, batch=2), "eval": Evaluation(user=symbolic)}}),
         advantage=grpo, normalise=none, keep_groups=informative)
     return areal_sea(PLAN, base, base, lambda folder: role_play(LocalChat(folder, TINY, max_new_tokens=16)), noisy,
-                     name="s", root=ROOT + "/studies", seeds=(0,), updates=1)
+                     name="s", root=ROOT + "/studies", seeds=(0,), updates=2)
 '''
