@@ -86,6 +86,8 @@ class _Models:
         said = realise.texts(domain, instance)
         stands = realise.scenario(domain, instance, said)
         texts = {text.name: text for text in paraphrase.drafts(domain, instance, said, stands.record)}
+        if not texts:
+            return stands, []
         reworded: dict[str, str] = {}
         refused: dict[str, str] = {}
 

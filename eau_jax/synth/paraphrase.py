@@ -3,7 +3,8 @@
 It holds every value of the draft as often, no other value of the task, the same numbers and names, no tool, no sign that
 templates and programs read; it denies no more and no less (`users.faithful`) and is about as long. An opening must be as
 clearly about its own sub-task as the draft is: where the draft is nearer to its own templates than to those of another
-sub-task, it is so too. That is a matter of words: an opening in words that no template has is refused.
+sub-task, it is so too; what it denies it denies in the same words. That is a matter of words: an opening in words that no
+template has is refused.
 """
 
 import collections
@@ -24,6 +25,7 @@ SPARE = 4                # words that a short text may grow by
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _NUMBER = re.compile(r"[#\w@.,:/-]*\d[\w@.,:/-]*\w|\d")
 _NAME = re.compile(r"(?<![.!?:;\"“(] )(?<!^)\b[A-Z][\w'-]+")
+_CLAUSE = re.compile(r"[.,;:!?]\s|\bbut\b", re.IGNORECASE)
 _SIGNS = "<>{}[]|*`\\\n\r\t~^_"
 
 
@@ -44,8 +46,7 @@ class Text(NamedTuple):
 
 
 def drafts(domain: Domain, instance: Instance, said: Sequence[Mapping[str, str]], record: Mapping) -> list[Text]:
-    """The texts that are in a task's record, and what must and must not be in them. An opening that denies something is left
-    as it is: what a paraphrase of it denies, words do not tell.
+    """The texts that are in a task's record, and what must and must not be in them.
 
     Args:
       said: as of `realise.texts`.
@@ -59,8 +60,7 @@ def drafts(domain: Domain, instance: Instance, said: Sequence[Mapping[str, str]]
         own = {value for _, _, value in wish.slots} | set(_described(wish))
         for part in ("opening", *PARTS):
             draft = text[part]
-            turned = part == "opening" and denials(draft)
-            if draft and not turned and canonical(draft)[1:-1] in whole:
+            if draft and canonical(draft)[1:-1] in whole:
                 held = tuple(sorted(value for value in known if leaks(draft, (value,)) and (value in own or hard(value))))
                 others = tuple(sorted(value for value in known if not leaks(draft, (value,))))
                 found.append(Text(place, part, draft, held, others, domain.atom(wish.atom).group))
@@ -105,6 +105,8 @@ def _check_words(domain: Domain, text: Text, said: str) -> None:
     if wrong:
         raise Refused("unfaithful", f"{text.name}: {wrong}")
     if text.part == "opening":
+        if denials(said) and not _denies_the_same(domain, text, said):
+            raise Refused("denial", f"{text.name} must deny the same as the draft, and in the same words")
         other = _nearer(domain, text, said)
         if other:
             words = ", ".join(key_words(domain, text)) or text.draft
@@ -117,6 +119,17 @@ def key_words(domain: Domain, text: Text) -> list[str]:
     words = {_stem(word): word for word in _WORD.findall(text.draft)}
     own = [stem for stem in words if text.group in index.get(stem, ())]
     return [words[stem] for stem in sorted(own, key=lambda stem: (len(index[stem]), stem))[:3]]
+
+
+def _denies_the_same(domain: Domain, text: Text, said: str) -> bool:
+    """Whether each clause of the draft that denies has its words, those that templates of its sub-task have, in one that
+    denies as well."""
+    index = _index(domain.name, domain.atoms)
+    denying = lambda words: [{_stem(word) for word in _WORD.findall(clause)} for clause in _CLAUSE.split(words)
+                             if denials(clause)]
+    found = denying(said)
+    return all(any({stem for stem in wanted if text.group in index.get(stem, ())} <= stems for stems in found)
+               for wanted in denying(text.draft))
 
 
 def _nearer(domain: Domain, text: Text, said: str) -> str:

@@ -31,9 +31,9 @@ def composes(body):
     """The sub-task that is asked for, and the first others that go with it, in the middle of some talk."""
     listing, wanted = body["messages"][0]["content"], body["messages"][1]["content"]
     known = {name: (group, grants, needs) for name, group, grants, needs in re.findall(
-        r"^- (\w+): family \w+, group (\w+); (something is changed|something is told|has to be refused)(?:; needs (\w+))?",
+        r"^- (\S+): family \w+, group (\S+); (something is changed|something is told|has to be refused)(?:; needs (\w+))?",
         listing, re.MULTILINE)}
-    first, size = re.search(r"One of them is (\w+)", wanted)[1], int(re.search(r": (\d) different", wanted)[1])
+    first, size = re.search(r"One of them is (\S+)\.", wanted)[1], int(re.search(r": (\d) different", wanted)[1])
     chosen = [known[first][2], first] if known[first][2] else [first]
     mixed = "some of what" in wanted
     for name, (group, grants, needs) in reversed(known.items()):

@@ -21,7 +21,9 @@ from eau_jax.local_chat import LocalChat
 from eau_jax.rollout.template import TINY
 from eau_jax.synth import compose, datasets, paraphrase, pipeline
 from eau_jax.synth.ask import Refused, json_object
+from eau_jax.synth.domains.airline import airline
 from eau_jax.synth.domains.retail import retail
+from eau_jax.synth.domains.telecom import telecom
 from eau_jax.synth.domains.workshop import workshop
 from eau_jax.synth.export import tasks
 from eau_jax.synth.llm import Llm
@@ -81,7 +83,10 @@ def test_every_role_does_its_part_and_execution_decides(tmp_path):
                     validators=(chat, model(server, temperature=0.1)))
         folder, card = made(plan(tmp_path, "whole", every, domain=PHONE, sizes={1: 1.0}, outcomes={"fulfil": 1.0}, count=3,
                                  shard=3))
+        sent = [message for body in server.requests for message in body["messages"]]
     assert card["kept"] + sum(card["dropped"].values()) == 3 and not card["rejects"]
+    assert {each["role"] for each in sent} == {"system", "user", "assistant"}        # servers take no tool message of ours
+    assert any(each["content"].startswith("Tool output:\n") for each in sent)
     assert set(card["proposals"]) == {"composer", "paraphraser", "user", "teacher", "validator"}
     assert all(tally["outcomes"].keys() == {"used"} for tally in card["proposals"].values())
     assert card["opinions"]["task: sound, by execution sound"] == 6
@@ -279,7 +284,7 @@ def test_a_teacher_whose_context_is_full_is_cut(tmp_path):
 
 
 def drafts(domain, *atoms, seed=0):
-    task = instance(domain, *atoms, seed=seed, size=len(atoms))
+    task = instance(domain, *atoms, seed=seed, size=len(atoms), persona=next(iter(domain.personas)))
     said = texts(domain, task)
     return {text.name: text for text in paraphrase.drafts(domain, task, said, scenario(domain, task, said).record)}
 
@@ -312,7 +317,7 @@ def test_a_paraphrase_keeps_every_fact(name, said, reason):
         assert not set(re.findall(r"\d{3,}", str(refused))) - set(re.findall(r"\d{3,}", text.draft))
 
 
-@pytest.mark.parametrize("domain", [workshop, retail], ids=lambda domain: domain.name)
+@pytest.mark.parametrize("domain", [workshop, retail, airline, telecom], ids=lambda domain: domain.name)
 def test_templates_are_paraphrases_of_themselves(domain):
     for place, atom in enumerate(domain.atoms):
         for seed in range(place, place + 20):
@@ -323,10 +328,17 @@ def test_templates_are_paraphrases_of_themselves(domain):
             assert paraphrase.check(domain, text, text.draft) == text.draft
 
 
-def test_openings_that_deny_are_left_alone():
-    found = [drafts(workshop, "cancel", seed=seed) for seed in range(8)]
-    openings = [each.get("1.opening") for each in found]
-    assert None in openings and any(openings)
+@pytest.mark.parametrize("said, reason", [
+    ("Hi, I don't want one of my repairs any more.", ""), ("I want one of my repairs, but not any more of them.", "denial"),
+    ("Please do not call off one of my repairs.", "denial"), ("I want one of my repairs once more.", "denial"),
+    ("I do not want none of my repairs any more.", "denial")])
+def test_an_opening_denies_the_same_in_the_same_words(said, reason):
+    text = drafts(workshop, "cancel", "phone", "book", "ask_price", seed=4)["1.opening"]
+    assert "I do not want one of my repairs any more." in text.draft
+    try:
+        assert paraphrase.check(workshop, text, said) == said and reason == ""
+    except Refused as refused:
+        assert refused.reason == reason
 
 
 @pytest.mark.parametrize("atoms, cell, wrong", [
