@@ -7,6 +7,7 @@ import json
 from typing import Annotated, Any
 
 import tyro
+from rich.markup import escape
 from rich.table import Table
 
 USAGE = """usage: eau-jax synth PLAN.py [settings]
@@ -125,7 +126,17 @@ def tables(card: dict[str, Any]) -> list[Table]:
     for where, found in card["overlap"].items():
         shared = ", ".join(f"{name} {count}" for name, count in found.items())
         quality.add_row(f"in common: {where.replace('_', ' and ')}", shared)
-    return [counts, quality, *_models(card)]
+    return [counts, quality, *_evolution(card), *_models(card)]
+
+
+def _evolution(card: dict[str, Any]) -> list[Table]:
+    """What the rounds of a self-evolution came to."""
+    table = Table("round", "passed", "adopted", "refused", "in quarantine", title="Evolution", title_justify="left")
+    for each in card.get("evolution", ()):
+        refused = ", ".join(f"{code} {count}" for code, count in each["refused"].items())
+        table.add_row(str(each["round"] + 1), f"{each['passed']} of {each['tried']}", str(each["adopted"]), refused,
+                      escape("\n".join(f"{what}: {why}" for what, why in each["quarantine"].items())))
+    return [table] if "evolution" in card else []
 
 
 def _models(card: dict[str, Any]) -> list[Table]:

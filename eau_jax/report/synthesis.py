@@ -190,9 +190,14 @@ def _evolution(rounds: Sequence[Path], last: Evolved) -> list[Html]:
 
 
 def _changed(diff: Diff) -> str:
-    shown = [f"{name}: {_short(before)} → {_short(then)}"
+    shown = [f"{_cell(name) if diff.kind == 'weights' else name}: {_short(before)} → {_short(then)}"
              for name, (before, then) in itertools.islice(diff.changes.items(), 3)]
     return "; ".join(shown) + f"; and {len(diff.changes) - 3} more" * (len(diff.changes) > 3)
+
+
+def _cell(name: str) -> str:
+    cell = json.loads(name)
+    return f"{cell['outcome']}, {cell['size']}, {cell['persona']}, {count(cell['distractors'], 'distractor')}"
 
 
 def _short(value: Any) -> str:

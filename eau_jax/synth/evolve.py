@@ -16,6 +16,7 @@ the code of the first test that it fails:
 `after` runs a round's evolution and writes all of it as records into one file, whole or not at all.
 """
 
+import collections
 import dataclasses
 import math
 from pathlib import Path
@@ -179,6 +180,15 @@ Planner = Callable[[Evolution], None]     # hands in its changes one after the o
 def file(folder: Path, number: int) -> Path:
     """The records of a round's evolution."""
     return folder / "rounds" / f"{number:03d}.jsonl"
+
+
+def summary(path: Path) -> dict[str, Any]:
+    """What a round and its evolution came to, for the manifest."""
+    observed, rulings, state = read(path, Observed)[0], read(path, Ruling), read(path, Evolved)[-1]
+    refused = collections.Counter(ruling.code for ruling in rulings if not ruling.adopted)
+    return {"round": observed.round, "tried": observed.tried, "passed": observed.passed, "version": state.version,
+            "adopted": sum(ruling.adopted for ruling in rulings), "refused": dict(sorted(refused.items())),
+            "quarantine": dict(state.quarantine)}
 
 
 def after(folder: Path, plan: SynthPlan, number: int, state: Evolved, records: Iterable[Mapping[str, Any]],

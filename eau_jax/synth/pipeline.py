@@ -98,11 +98,13 @@ def finish(folder: Path, plan: SynthPlan, state: Evolved, stopped: str = "") -> 
     made = [_shard(folder, number) for number in range(len(shards(plan)))]
     decided = [evolve.file(folder, number) for number in range(plan.rounds) if plan.rounds > 1]
     made, decided = ([path for path in paths if path.is_file() or not stopped] for paths in (made, decided))
-    records = itertools.chain.from_iterable(map(read_lines, made))
+    planned = (line for path in decided for line in read_lines(path) if line["kind"] == "proposal")
+    records = itertools.chain(itertools.chain.from_iterable(map(read_lines, made)), planned)
     written, card = export(folder / "tasks", dataclasses.replace(plan, evolved=state), records)
     names = sorted([*made, *decided, *written])
     sums = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in names}
-    why = {"stopped": stopped} if stopped else {}
+    why = ({"stopped": stopped} if stopped else {}) | (
+        {"evolution": [evolve.summary(path) for path in decided]} if decided else {})
     write_atomic(folder / "manifest.json", canonical({**_identity(plan), **card, **why, "files": sums}) + "\n")
 
 

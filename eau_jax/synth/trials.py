@@ -99,7 +99,7 @@ class Trials:
         for place in range(len(found)):
             atoms = found[(item.seed + place) % len(found)]
             if left >= set(atoms):
-                return skeleton(self.plan.active, item, atoms)
+                return skeleton(self.plan.active, item, _shuffled(atoms, item))
         return None
 
     def atom(self, evolved: Evolved, name: str) -> Found:
@@ -122,14 +122,15 @@ class Trials:
         return self._found[key]
 
     def _company(self, evolved: Evolved, name: str) -> Iterator[Skeleton]:
-        """Tasks with a sub-task, of all cells in turn; without those that build upon it, as far as there are any."""
+        """Tasks with a sub-task, of all cells in a random order; without those that build upon it, where there are any."""
         now, seed = self.at(evolved), seed_of(self._seed, name)
         builds = {atom.id for atom in now.active.atoms if atom.requires == name}
-        count = 0
-        for item in _drawn(now, seed, DRAWN):
+        count, drawn = 0, list(_drawn(now, seed, DRAWN))
+        random.Random(seed).shuffle(drawn)      # a plan begins with its commonest cells
+        for item in drawn:
             fits = [each for each in combinations(now.active, item.cell, seed) if name in each and not builds & set(each)]
             if fits:
-                yield skeleton(now.active, item, fits[item.seed % len(fits)])
+                yield skeleton(now.active, item, _shuffled(fits[item.seed % len(fits)], item))
                 count += 1
             if count == MOST:
                 return
@@ -178,7 +179,7 @@ class Trials:
     def effect(self, tool: str) -> Found:
         """What a tool is declared to do."""
         kind, detail = self.effects().get(tool, ("", ""))
-        return Found(bool(kind), 1, (kind,) if kind else (), detail[:160], bool(kind))
+        return Found(int(bool(kind)), 1, (kind,) if kind else (), detail[:160], bool(kind))
 
     def effects(self) -> dict[str, tuple[str, str]]:
         """tool -> (kind, detail) of the first declaration that is not what the tool does."""
@@ -188,6 +189,11 @@ class Trials:
                 found.setdefault(tool, (what, detail))
             self._found["effects"] = found
         return self._found["effects"]
+
+
+def _shuffled(atoms: tuple[str, ...], item: PlanItem) -> list[str]:
+    """In the order in which the user of an item brings them up."""
+    return random.Random(item.seed).sample(atoms, len(atoms))
 
 
 def _drawn(plan: SynthPlan, seed: int, count: int) -> Iterator[PlanItem]:

@@ -6,7 +6,15 @@ from eau_jax.synth.plan import SynthPlan
 from eau_jax.synth.record import Evolved
 
 KEPT = ("book", "move", "cancel", "fetch", "phone", "ask_price", "ask_day", "cancel_late", "fetch_claimed")
-small = workshop._replace(atoms=tuple(atom for atom in workshop.atoms if atom.id in KEPT))
+
+
+def only(*names, personas=("plain", "insistent")):
+    """The workshop with these sub-tasks, and few personas, since every task is played with each."""
+    return workshop._replace(atoms=tuple(atom for atom in workshop.atoms if atom.id in names),
+                             personas={name: workshop.personas[name] for name in personas})
+
+
+small = only(*KEPT)
 
 
 def remade(domain, change, *names):
@@ -58,7 +66,7 @@ def unchecked(domain=small):
     return domain._replace(case=lambda record: Blind(TAU2, record))
 
 
-def leaking(domain=small):
+def leaking(domain=only("phone", "cancel", "move")):
     """A template that tells what has to be asked for."""
     told = "My number is {phone}, change that."
     return domain._replace(atoms=tuple(atom._replace(openings=(atom.openings[0], told)) if atom.id == "phone" else atom

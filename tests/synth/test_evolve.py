@@ -28,21 +28,22 @@ def evolved(tmp_path, domain, **settings):
     return folder, read(files[-1], Evolved)[-1], decided
 
 
-@pytest.mark.parametrize("fault, what, codes", [
-    (faulty.unreachable, "atom/fetch", "UNSOLVABLE"), (faulty.ambiguous, "family/question", "AMBIG"),
-    (faulty.misdeclared, "effect/move_repair", "effects"),
-    (faulty.unchecked, "checker/hand_out_bike with another payment", "WEAKCHECK"), (faulty.leaking, None, "LEAK")])
-def test_a_fault_is_found_within_two_rounds_and_nothing_else_is(tmp_path, fault, what, codes):
-    what = what or "template/phone/opening/My number is {phone}, change that."
-    folder, state, decided = evolved(tmp_path, fault(), probes=12)
+@pytest.mark.parametrize("fault, what, codes, settings", [
+    (faulty.unreachable, "atom/fetch", "UNSOLVABLE", {}), (faulty.ambiguous, "family/question", "AMBIG", {}),
+    (faulty.misdeclared, "effect/move_repair", "effects", {}),
+    (faulty.unchecked, "checker/hand_out_bike with another payment", "WEAKCHECK", {}),
+    (faulty.leaking, "template/phone/opening/My number is {phone}, change that.", "LEAK", {"outcomes": {"fulfil": 1.0}})])
+def test_a_fault_is_found_within_two_rounds_and_nothing_else_is(tmp_path, fault, what, codes, settings):
+    folder, state, decided = evolved(tmp_path, fault(), probes=8, **settings)
     assert list(state.quarantine) == [what] and codes in state.quarantine[what]
     for diff, ruling in decided:
         if ruling.adopted:
             assert ruling.measures["after"] >= ruling.measures["before"]
-    left = {atom.id for atom in dataclasses.replace(faulty.evolving(tmp_path, fault()), evolved=state).active.atoms}
+    plan = dataclasses.replace(faulty.evolving(tmp_path, fault(), **settings), evolved=state)
+    left = {atom.id for atom in plan.active.atoms}
     for record in json.loads((folder / "tasks" / "tasks.json").read_text()):
         assert {wish["atom"] for wish in record["wishes"]} <= left
-    assert left < {atom.id for atom in faulty.small.atoms} or what.startswith("template/")
+    assert (left < {atom.id for atom in plan.domain.atoms}) != what.startswith("template/")
 
 
 def test_a_sound_domain_stays_whole(tmp_path):
@@ -62,8 +63,8 @@ def test_killed_anywhere_it_goes_on_with_the_same_bytes(tmp_path):
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*")
                 if path.is_file() and path.name != ".lock"}
 
-    whole = files(evolved(tmp_path / "a", faulty.unchecked(), count=8, shard=2)[0])
-    plan, calls = faulty.evolving(tmp_path / "b", faulty.unchecked(), count=8, shard=2), []
+    whole = files(evolved(tmp_path / "a", faulty.misdeclared(), count=6, shard=2)[0])
+    plan, calls = faulty.evolving(tmp_path / "b", faulty.misdeclared(), count=6, shard=2), []
 
     def kill(*where):
         if where not in calls and (len(where) == 2 or where[:2] == ("probe set", 2)):
