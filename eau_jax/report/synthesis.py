@@ -58,6 +58,10 @@ def write_page(folder: str | Path) -> Path:
     lines = itertools.chain.from_iterable(read_lines(folder / name) for name in names["shards"])
     observed, _ = observe(0, _noted(grouped(lines), details, examples), ())
     rounds = [folder / name for name in names["rounds"]]
+    for path in rounds:
+        if not read(path, Observed) or not read(path, Evolved):
+            raise RunFolderError(f"{path}: the record of what was observed or of the plan afterwards is missing; restore "
+                                 "the file from a copy")
     last = read(rounds[-1], Evolved)[-1] if rounds else Evolved()
     body = [*_header(folder, manifest, rounds), tag("h2", "Rejects"), _rejects(manifest, details),
             *_evolution(rounds, last), tag("h2", "Coverage"), _coverage(observed),
@@ -91,7 +95,8 @@ def _header(folder: Path, manifest: Mapping[str, Any], rounds: Sequence[Path]) -
     facts = [f"domain {manifest['generator']['name']} {manifest['generator']['version']}",
              f"seed {manifest['plan']['seed']}", *([count(len(rounds), "round")] if rounds else [])]
     tiles = {"Tried": tried, "Passed": manifest["passed"], "Kept": manifest["kept"],
-             "Kept of tried": manifest["kept"] / max(tried, 1), "Training": splits.get("train", 0), "Held out": splits.get("test", 0),
+             "Kept of tried": manifest["kept"] / max(tried, 1), "Training": splits.get("train", 0),
+             "Held out": splits.get("test", 0),
              "Signatures": manifest["diversity"].get("signatures", 0)}
     stopped = [tag("p", f"Stopped: {manifest['stopped']}", class_="bad")] if "stopped" in manifest else []
     return [tag("h1", folder.resolve().name), tag("p", " · ".join(facts), class_="dim"), *stopped,
@@ -149,8 +154,8 @@ def _atoms(observed: Observed, last: Evolved) -> Html:
         bad = {code: many for code, many in counts.items() if code != "tried"}
         why = "; ".join(f"{what}: {words}" for what, words in last.quarantine.items()
                         if what.split("/")[1:2] == [name])
-        rows.append((name, sum(bad.values()) / counts["tried"], number(counts["tried"]),
-                     ", ".join(f"{code} {many}" for code, many in sorted(bad.items(), key=lambda each: -each[1])), why[:200]))
+        codes = ", ".join(f"{code} {many}" for code, many in sorted(bad.items(), key=lambda each: -each[1]))
+        rows.append((name, sum(bad.values()) / counts["tried"], number(counts["tried"]), codes, why[:200]))
     rows.sort(key=lambda row: -row[1])
     return _bars(rows, ("sub-task", "share rejected", "", "tasks", "codes (of any sub-task of the task)", "quarantine"))
 
@@ -179,9 +184,8 @@ def _evolution(rounds: Sequence[Path], last: Evolved) -> list[Html]:
     charts = [Chart("Yield by round", "share of the tasks that passed", (
         Series("all tasks", steps, shares), *([Series("probe set, after the changes", steps, known)]
                                                if np.isfinite(known).any() else [])), (0.0, 1.0))]
-    rows = [(str(place), diff.kind, _changed(diff), f"{diff.why} ({diff.author})",
-             tag("span", "adopted", class_="good") if ruling.adopted else tag(
-                 "span", f"{ruling.code}: {ruling.detail}", class_="bad"), _yields(ruling)) for place, pairs in enumerate(decided, start=1) for diff, ruling in pairs]
+    rows = [(str(place), diff.kind, _changed(diff), f"{diff.why} ({diff.author})", _verdict(ruling), _yields(ruling))
+            for place, pairs in enumerate(decided, start=1) for diff, ruling in pairs]
     held = [tag("p", tag("b", what), " ", tag("small", why)) for what, why in last.quarantine.items()]
     return [tag("h2", "Evolution"), tag("div", *map(figure, charts), class_="cards"),
             table(("round", "kind", "change", "why (who)", "verdict", "probe set"), rows) if rows else note(
@@ -202,6 +206,11 @@ def _cell(name: str) -> str:
 
 def _short(value: Any) -> str:
     return {True: "in quarantine", False: "in use"}[value] if isinstance(value, bool) else number(value)
+
+
+def _verdict(ruling: Ruling) -> Html:
+    return (tag("span", "adopted", class_="good") if ruling.adopted
+            else tag("span", f"{ruling.code}: {ruling.detail}", class_="bad"))
 
 
 def _yields(ruling: Ruling) -> str:

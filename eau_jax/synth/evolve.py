@@ -164,7 +164,7 @@ class Evolution:
         if kind == "effect":
             return self.trials.effect(name)
         members = [self.trials.atom(self.state, atom.id) for atom in self.now.active.atoms if atom.family == name]
-        return min(members, key=lambda found: found.against / found.of)
+        return min(members, key=lambda found: found.share)
 
 
 def _check_refusals(shares: Mapping[str, tuple[dict, float]]) -> None:

@@ -86,15 +86,10 @@ def _suspicion(evolution: Evolution, active: set[str]) -> list[tuple[str, float]
 
 
 def _templates(evolution: Evolution, name: str) -> bool:
-    """Whether single templates are at fault, and not all of their part."""
-    atom = next(each for each in evolution.now.active.atoms if each.id == name)
-    listed = rule.templates([atom])
-    counts = collections.Counter(part for _, part, _ in listed)
-    found = [each for each in listed if counts[each[1]] > 1 and evolution.trials.template(evolution.state, *each).guilty]
-    bad = collections.Counter(part for _, part, _ in found)
-    if any(bad[part] == counts[part] for part in bad):
-        return False
-    return any([_isolate(evolution, f"template/{'/'.join(each)}", f"{name} fails with it") for each in found])
+    """Whether single templates of a sub-task are at fault; they go."""
+    listed = rule.templates([next(each for each in evolution.now.active.atoms if each.id == name)])
+    return any([_isolate(evolution, f"template/{'/'.join(each)}", f"{name} fails with it")
+                for each in listed if evolution.trials.template(evolution.state, *each).guilty])
 
 
 def _blame(evolution: Evolution, name: str, code: str) -> None:

@@ -40,6 +40,10 @@ class Found(NamedTuple):
     guilty: bool
 
     @property
+    def share(self) -> float:
+        return self.against / max(self.of, 1)
+
+    @property
     def words(self) -> str:
         example = f": {self.example}" if self.example else ""
         return f"{'/'.join(self.codes) or 'no fault'}, {self.against} of {self.of}{example}"
@@ -146,12 +150,16 @@ class Trials:
         return not self.report(evolved, smaller).code
 
     def template(self, evolved: Evolved, owner: str, part: str, text: str) -> Found:
-        """A template: the sub-task's trial with this one alone in its part."""
-        others = [f"template/{'/'.join(each)}" for each in rule.templates([self.at(evolved).active.atom(owner)])
-                  if each[1] == part and each[2] != text]
-        alone = dataclasses.replace(evolved, quarantine={**evolved.quarantine, **dict.fromkeys(others, "")})
-        found = self.atom(alone, owner)
-        return found._replace(guilty=found.guilty and bool(set(found.codes) & set(TEXTS)))
+        """A template: the sub-task's trial with this one alone in its part, compared with the trial without it."""
+        forms = [each for each in rule.templates([self.at(evolved).active.atom(owner)]) if each[1] == part]
+        mine = [f"template/{'/'.join(each)}" for each in forms if each[2] == text]
+        others = [f"template/{'/'.join(each)}" for each in forms if each[2] != text]
+        if not mine or not others:
+            return Found(0, 0, (), "", False)      # not in use, or the only one: then the fault is the sub-task's
+        alone, without = (self.atom(dataclasses.replace(
+            evolved, quarantine={**evolved.quarantine, **dict.fromkeys(out, "")}), owner) for out in (others, mine))
+        worse = alone.share - without.share >= GUILTY
+        return alone._replace(guilty=alone.guilty and worse and bool(set(alone.codes) & set(TEXTS)))
 
     def checker(self, evolved: Evolved, mutant: str) -> Found:
         """A kind of wrong plan: how many checkers let it pass, of sub-tasks that use its tool."""

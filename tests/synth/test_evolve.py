@@ -1,12 +1,17 @@
 """Self-evolution: faults that are put into a domain are found and put into quarantine, and nothing else is."""
 
 import dataclasses
+import io
 import json
+import shutil
 
 import pytest
+from rich.console import Console
 
 import faulty
 from crafted import Here
+from eau_jax import synth_command
+from eau_jax.core.records import RunFolderError
 from eau_jax.synth import evolve, pipeline, rules
 from eau_jax.synth.evolve import Evolution
 from eau_jax.synth.plan import cells, items, rounds
@@ -14,10 +19,12 @@ from eau_jax.synth.record import Diff, Evolved, Observed, Ruling, canonical, rea
 from eau_jax.synth.trials import Trials
 
 
-@pytest.fixture(autouse=True)
-def few(monkeypatch):
-    monkeypatch.setattr(evolve, "STATES", 40)
-    monkeypatch.setattr(rules, "SEEN", 1)
+@pytest.fixture(autouse=True, scope="module")
+def few():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evolve, "STATES", 40)
+        patch.setattr(rules, "SEEN", 1)
+        yield
 
 
 def evolved(tmp_path, domain, **settings):
@@ -54,16 +61,20 @@ def test_a_sound_domain_stays_whole(tmp_path):
         card["files"])
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return evolved(tmp_path_factory.mktemp("whole"), faulty.misdeclared(), count=6, shard=2)[0]
+
+
 class Killed(Exception):
     pass
 
 
-def test_killed_anywhere_it_goes_on_with_the_same_bytes(tmp_path):
+def test_killed_anywhere_it_goes_on_with_the_same_bytes(tmp_path, whole):
     def files(folder):
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*")
                 if path.is_file() and path.name != ".lock"}
 
-    whole = files(evolved(tmp_path / "a", faulty.misdeclared(), count=6, shard=2)[0])
     plan, calls = faulty.evolving(tmp_path / "b", faulty.misdeclared(), count=6, shard=2), []
 
     def kill(*where):
@@ -79,7 +90,44 @@ def test_killed_anywhere_it_goes_on_with_the_same_bytes(tmp_path):
         except Killed:
             assert not (tmp_path / "b" / "synth" / "manifest.json").exists()
     assert len({where for where in calls if len(where) == 2}) >= 4 and any(len(where) == 3 for where in calls)
-    assert files(folder) == whole
+    assert files(folder) == files(whole)
+
+
+def test_the_page_shows_rounds_rejects_and_tasks(whole, tmp_path, capsys):
+    folder = tmp_path / "copy"
+    shutil.copytree(whole, folder)
+    assert synth_command.run(["inspect", str(folder)]) == 0 and "report.html" in capsys.readouterr().out
+    page = (folder / "report.html").read_text()
+    for text in ("effect/move_repair", "adopted", "Yield by round", "What the user is told", "Gold plan",
+                 "effective signatures", "fulfil, 2", "Content-Security-Policy"):
+        assert text in page, text
+    card = json.loads((folder / "manifest.json").read_text())
+    assert [each["round"] for each in card["evolution"]] == [0, 1]
+    assert "effect/move_repair" in card["evolution"][1]["quarantine"]
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(*synth_command.tables(card))
+    assert "effect/move_repair" in console.export_text()
+
+
+@pytest.mark.parametrize("damage, words", [
+    (lambda folder: (folder / "manifest.json").unlink(), "no manifest.json: expected the folder of a finished synthesis"),
+    (lambda folder: (folder / "manifest.json").write_text("[]"), "not an object"),
+    (lambda folder: (folder / "manifest.json").write_text("{}"), "is missing"),
+    (lambda folder: (folder / "rounds" / "000.jsonl").unlink(), "no such file, but the manifest names it"),
+    (lambda folder: (folder / "shards" / "00000.jsonl").write_text("{\n{}\n"), "line 1: not JSON"),
+    (lambda folder: (folder / "rounds" / "001.jsonl").write_text(""), "001.jsonl")])
+def test_a_damaged_folder_is_named(whole, tmp_path, damage, words):
+    folder = tmp_path / "copy"
+    shutil.copytree(whole, folder)
+    damage(folder)
+    with pytest.raises(RunFolderError, match=words):
+        synth_command.run(["inspect", str(folder)])
+
+
+@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "a", "b"], ["inspect", "--help"]])
+def test_inspect_wants_one_folder(arguments):
+    with pytest.raises(ValueError, match="expected the folder of a finished synthesis"):
+        synth_command.run(arguments)
 
 
 # What `submit` refuses
