@@ -49,16 +49,19 @@ def base() -> Base:
                 "flight_number": number, "origin": origin, "destination": destination,
                 "scheduled_departure_time_est": f"{hour:02d}:{minute:02d}:00",
                 "scheduled_arrival_time_est": f"{hour + 2:02d}:{minute:02d}:00",
-                "dates": {day: _day(rng, day) for day in DAYS}}
+                "dates": {day: _day(rng, day, hour, minute) for day in DAYS}}
     return {"flights": flights, "users": {}, "reservations": {}}
 
 
-def _day(rng: random.Random, day: str) -> dict[str, Any]:
-    draw = rng.random()
+def _day(rng: random.Random, day: str, hour: int, minute: int) -> dict[str, Any]:
+    """A flight that leaves at this time, on one day; a late one is three hours late."""
+    draw, times = rng.random(), lambda late: [f"{day}T{hour + late + flown:02d}:{minute:02d}:00" for flown in (0, 2)]
+    if day in TROUBLE and draw < 1 / 6:
+        return {"status": "cancelled"}
     if day in TROUBLE and draw < 1 / 3:
-        return {"status": "cancelled" if draw < 1 / 6 else "delayed"}
+        return {"status": "delayed", **dict(zip(("estimated_departure_time_est", "estimated_arrival_time_est"), times(3)))}
     if day not in AHEAD:
-        return {"status": "landed"}
+        return {"status": "landed", **dict(zip(("actual_departure_time_est", "actual_arrival_time_est"), times(0)))}
     return {"status": "available", "prices": {cabin: rng.randrange(*_FARES[cabin]) for cabin in CABINS},
             "available_seats": {cabin: rng.choice((0, *range(4, 20))) for cabin in CABINS}}
 
