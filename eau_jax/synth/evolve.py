@@ -65,6 +65,8 @@ class Evolution:
 
     def submit(self, diff: Diff) -> Ruling:
         """Tests a change, adopts it where it passes, and writes down both."""
+        changes = dict(diff.changes) if isinstance(diff.changes, Mapping) else {}
+        diff = Diff(str(diff.kind), changes, str(diff.why), str(diff.author))
         proposed = wrap(diff, [self.records[1]["id"]])
         try:
             after, measures = self._tested(diff)

@@ -3,6 +3,7 @@
 import collections
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
+from eau_jax.core.records import RunFolderError
 from eau_jax.core.types import StopReason
 from eau_jax.synth.mutants import kind
 from eau_jax.synth.record import (
@@ -84,15 +85,21 @@ def grouped(lines: Iterable[Mapping[str, Any]]) -> Iterable[Seen]:
              "fault": Fault}
     found: dict[str, Any] = {}
     for line in (*lines, {"kind": "plan_item"}):
-        if line["kind"] == "plan_item":
+        if line.get("kind") == "plan_item":
             if found:
+                if "skeleton" not in found or "report" not in found:
+                    raise RunFolderError(f"the records of plan item {found['item'].index} are not whole; restore the "
+                                         "folder's shards from a copy")
                 yield Seen(found["item"], found["skeleton"], found.get("instance"), found.get("scenario"), found["report"],
                            found["rollout"], found["fault"])
             if "body" in line:
                 found = {"item": unwrap(line, PlanItem), "rollout": [], "fault": []}
-        elif line["kind"] in ("rollout", "fault"):
+        elif line.get("kind") in kinds and not found:
+            raise RunFolderError(f"record {str(line.get('id'))[:40]!r}: no plan item comes before it; restore the folder's "
+                                 "shards from a copy")
+        elif line.get("kind") in ("rollout", "fault"):
             found[line["kind"]].append(unwrap(line, kinds[line["kind"]]))
-        elif line["kind"] in kinds:
+        elif line.get("kind") in kinds:
             found[line["kind"]] = unwrap(line, kinds[line["kind"]])
 
 

@@ -79,6 +79,9 @@ class SynthPlan:
             raise ValueError(f"rounds = {self.rounds} cannot go with validated = False, for a plan evolves by what the "
                              "gates say; allowed: 1")
         evolved.check(self.domain, self.evolved)
+        if self.evolved.quarantine and not self.active.atoms:
+            held = ", ".join(self.evolved.quarantine)
+            raise ValueError(f"evolved.quarantine = {held} leaves nothing of {self.domain.name}")
         if self.llm is not None and self.jobs > 1:
             raise ValueError(f"jobs = {self.jobs} cannot go with llm, whose calls one process records; allowed: 1. "
                              "llm.concurrency says how many tasks are made at the same time")

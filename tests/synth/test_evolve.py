@@ -13,6 +13,7 @@ from crafted import Here
 from eau_jax import synth_command
 from eau_jax.core.records import RunFolderError
 from eau_jax.synth import evolve, pipeline, rules
+from eau_jax.synth.domains.workshop import workshop
 from eau_jax.synth.evolve import Evolution
 from eau_jax.synth.plan import cells, items, rounds
 from eau_jax.synth.record import Diff, Evolved, Observed, Ruling, canonical, read, unwrap
@@ -115,6 +116,8 @@ def test_the_page_shows_rounds_rejects_and_tasks(whole, tmp_path, capsys):
     (lambda folder: (folder / "manifest.json").write_text("{}"), "is missing"),
     (lambda folder: (folder / "rounds" / "000.jsonl").unlink(), "no such file, but the manifest names it"),
     (lambda folder: (folder / "shards" / "00000.jsonl").write_text("{\n{}\n"), "line 1: not JSON"),
+    (lambda folder: (folder / "shards" / "00000.jsonl").write_text("".join((folder / "shards" / "00000.jsonl").read_text(
+        ).splitlines(True)[:2])), "plan item 0 are not whole"),
     (lambda folder: (folder / "rounds" / "001.jsonl").write_text(""), "001.jsonl")])
 def test_a_damaged_folder_is_named(whole, tmp_path, damage, words):
     folder = tmp_path / "copy"
@@ -160,7 +163,9 @@ REFUSE = canonical({"distractors": 0, "domain": "workshop", "outcome": "refuse",
     ("gates", {"killed": [0.95, 0.9]}, "LAXER"), ("gates", {"null": [0.01, 0.02]}, "LAXER"),
     ("gates", {"tries": [10, 9]}, "LAXER"), ("gates", {"time": [0.8, 0.9]}, "LAXER"),
     ("weights", {CELL: [1.0, 2.1]}, "BOUNDS"), ("weights", {CELL: [1.0, float("nan")]}, "BOUNDS"),
-    ("weights", {CELL: [1.0, "2"]}, "BOUNDS"), ("weights", {CELL: [1.0, 0.4]}, "BOUNDS"),
+    ("weights", {CELL: [1.0, "2"]}, "BOUNDS"), ("weights", {CELL: [1.0, 10 ** 400]}, "BOUNDS"),
+    ("weights", [CELL], "UNKNOWN"),
+    ("weights", {CELL: [1.0, 0.4]}, "BOUNDS"),
     ("parameters", {"difficulty": [0.0, 0.6]}, "BOUNDS"), ("parameters", {"per_signature": [200, 150.5]}, "BOUNDS"),
     ("parameters", {"difficulty": [0.0, 0.1], "per_signature": [200, 150]}, "BOUNDS"),
     ("gates", {"killed": [0.95, 0.98]}, "BOUNDS"),
@@ -284,6 +289,8 @@ def test_rounds_share_the_items_and_ranks_go_on(tmp_path):
 
 @pytest.mark.parametrize("settings, words", [
     ({"rounds": 17}, "rounds = 17"), ({"rounds": 0}, "rounds = 0"), ({"probes": 0}, "probes = 0"),
+    ({"evolved": Evolved(quarantine={f"family/{name}": "" for name in (
+        "booking", "change", "counter", "account", "question")})}, "account leaves nothing|question leaves nothing"),
     ({"rounds": 1}, "probes = 6 would do nothing"),
     ({"evolved": Evolved(weights={CELL: 100.0})}, "allowed: 0.1 to 8"),
     ({"evolved": Evolved(parameters={"dificulty": 1.0})}, "did you mean 'difficulty'"),
@@ -292,3 +299,13 @@ def test_rounds_share_the_items_and_ranks_go_on(tmp_path):
 def test_what_a_plan_refuses(tmp_path, settings, words):
     with pytest.raises(ValueError, match=words):
         faulty.evolving(tmp_path, faulty.small, **settings)
+
+
+@pytest.mark.slow
+def test_two_processes_evolve_alike(tmp_path):
+    def files(name, jobs):
+        plan = faulty.evolving(tmp_path, workshop, name=name, jobs=jobs, count=12, shard=2)
+        folder = pipeline.run(plan)
+        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert files("one", 1) == files("two", 2)
