@@ -18,6 +18,7 @@ from eau_jax.synth.mutants import null_scores
 from eau_jax.synth.play import Stage, task_of
 from eau_jax.synth.probe import probe
 from eau_jax.synth.realise import realise
+from eau_jax.synth.record import canonical
 from eau_jax.synth.search import underivable
 
 STAGE = Stage(airline)
@@ -149,6 +150,14 @@ def test_a_certificate_that_is_sent_twice_is_the_agents_fault():
     rollout = STAGE.play(task_of(airline, scenario.record), twice, "test", "plain", {}, 0)
     found = attribute(airline, made, scenario, rollout)
     assert not rollout.success and (found.side, found.label) == ("agent", "over_action") and "once more" in found.evidence
+
+
+def test_who_is_told_of_has_names_that_stand_nowhere_else():
+    for seed in range(12):
+        made = instance(airline, "rename", "book", "compensate_delayed", seed=seed, distractors=3)
+        told = {value for wish in made.wishes for _, name, value in wish["slots"] if name in ("first_name", "last_name")}
+        rows = canonical(made.record["initial_state"])
+        assert told and not [name for name in told if name in rows]
 
 
 def test_no_name_is_part_of_an_opening():

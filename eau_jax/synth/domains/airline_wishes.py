@@ -166,7 +166,7 @@ def bags_new(world: World, rng: random.Random) -> Wish:
 
 
 def rename(world: World, rng: random.Random) -> Wish | None:
-    record, new = world.reservation(people=rng.choice((2, 3))), world.traveller()
+    record, new = world.reservation(people=rng.choice((2, 3))), world.traveller(told=True)
     if record is None:
         return None
     place = rng.randrange(1, len(record["passengers"]))
@@ -177,7 +177,7 @@ def rename(world: World, rng: random.Random) -> Wish | None:
 
 
 def more_people(world: World, rng: random.Random) -> Wish | None:
-    record, new = world.reservation(), world.traveller()
+    record, new = world.reservation(), world.traveller(told=True)
     return record and _wish(world, record, "update_reservation_passengers", {"passengers": [*record["passengers"], new]}, {},
                             _person(new), "party")
 
@@ -217,7 +217,9 @@ def book(connects: bool = False, voucher: bool = False) -> Make:
     """
 
     def make(world: World, rng: random.Random) -> Wish | None:
-        people, cabin = [world.traveller(world.user)] + [world.traveller()] * rng.choice((0, 1)), rng.choice(CABINS[1:])
+        people, cabin = [world.traveller(world.user)], rng.choice(CABINS[1:])
+        if rng.random() < 0.5:
+            people.append(world.traveller(told=True))
         flights = _connection(rng, cabin) if connects else _direct(world, rng, cabin)
         if flights is None:
             return None

@@ -21,7 +21,7 @@ FREE_BAGS = dict(zip(CABINS, range(3)))   # for each traveller
 MORE_BAGS = {"regular": 0, "silver": 1, "gold": 2}      # for each traveller of such a member
 HUB = "DEN"
 _CODES = ("SEA", "ORD", "BOS", "ATL", "MIA", "PHX", "LAS")
-_FARES = {"basic_economy": (60, 110), "economy": (120, 290), "business": (310, 800)}
+_FARES = {"basic_economy": (60, 110), "economy": (210, 300), "business": (310, 800)}
 _ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 _FIRST = ("Agnes", "Bastian", "Cosima", "Dietrich", "Eleni", "Fabrice", "Greta", "Hendrik", "Ilaria", "Joaquin", "Katrin",
           "Leopold", "Margit", "Nestor", "Ottilie", "Pascal", "Renata", "Sixten", "Tamara", "Ulrich", "Verena", "Wilfred")
@@ -111,10 +111,13 @@ class World:
         self.rng, self.cell = rng, cell
         self.rows: dict[str, dict[str, Any]] = {"users": {}, "reservations": {}}
         self._numbers = rng.sample(range(1000000, 9999999), 96)
-        self._names = rng.sample([(first, last) for first in _FIRST for last in _LAST[cell["split"] == "test"::2]], 96)
+        firsts, lasts = (rng.sample(names, len(names)) for names in (_FIRST, _LAST[cell["split"] == "test"::2]))
+        first, last = firsts.pop(), lasts.pop()
+        self._strangers = [(firsts.pop(), lasts.pop()) for _ in range(3)]     # nobody else has their names
+        self._names = list(itertools.product(firsts, lasts))
+        rng.shuffle(self._names)
         self._routes = rng.sample(sorted(routes()), len(routes()))
         self.booking: dict[str, Any] | None = None      # what `book` books, for what is wanted of it later
-        first, last = self._names.pop()
         self.user = self.person(first, last)
         self.facts: dict[str, str] = {"name": f"{first} {last}", "user_id": self.user["user_id"]}
         self.reservation(when="flown")
@@ -141,10 +144,12 @@ class World:
         self.rows["users"][key] = user
         return user
 
-    def traveller(self, owner: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """A customer as a passenger; without one somebody new."""
-        first, last = (owner["name"]["first_name"], owner["name"]["last_name"]) if owner else self._names.pop()
-        return {"first_name": first, "last_name": last, "dob": owner["dob"] if owner else self._born()}
+    def traveller(self, owner: Mapping[str, Any] | None = None, told: bool = False) -> dict[str, str]:
+        """A customer as a passenger; without one somebody else. `told`: of whom only the customer can tell."""
+        if owner:
+            return {**owner["name"], "dob": owner["dob"]}
+        first, last = (self._strangers if told else self._names).pop()
+        return {"first_name": first, "last_name": last, "dob": self._born()}
 
     def card(self, owner: Mapping[str, Any] | None = None) -> str:
         """A credit card of the customer's."""
