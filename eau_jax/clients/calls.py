@@ -173,8 +173,8 @@ class Calls:
         who, failed = (line["role"], line["model"]), line.get("failed")
         self._failed_in_a_row[who] = self._failed_in_a_row.get(who, 0) + 1 if failed else 0
         if self._failed_in_a_row[who] >= PATIENCE:
-            self._stop = self._stop or (f"{PATIENCE} calls of the {who[0]} failed one after the other, the last: "
-                                        f"{line['detail']}")
+            self._stop = self._stop or (f"{PATIENCE} calls of the {who[0]} failed one after the other; once they succeed, "
+                                        f"the same command goes on. The last: {line['detail']}")
             raise Stopped(self._stop)
         if failed:
             self._failures.append(line)

@@ -88,8 +88,8 @@ def evolution(now: Evolution, rulings: Sequence[tuple[Diff, str]]) -> tuple[Ques
     done = "".join(f"\n- {diff.kind} {json.dumps(diff.changes)}: {detail or 'adopted'}" for diff, detail in rulings)
     system = ("You improve a plan for making test tasks. After each round of tasks you see what came of it and propose "
               "small changes, so that more tasks pass the tests, the sub-tasks are varied, and the tasks are neither too "
-              "easy nor too hard for a mediocre agent (it should solve about a third). Every change is tested by making tasks: what "
-              "makes the share of good tasks smaller is refused, and so is a gate that lets more pass.")
+              "easy nor too hard for a mediocre agent (it should solve about a third). Every change is tested by making "
+              "tasks: what makes the share of good tasks smaller is refused, and so is a gate that lets more pass.")
     wanted = [f"Round {seen.round + 1}: {seen.tried} tasks tried, {seen.passed} passed. Rejected: "
               f"{json.dumps(seen.rejects)}; whose fault failures were: {json.dumps(seen.faults)}; wrong plans that "
               f"checkers let pass: {json.dumps(seen.escaped)}.",
