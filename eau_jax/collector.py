@@ -49,8 +49,8 @@ def dropped(groups: Groups, watch: Watch) -> None:
         watch.say(f"{len(failed)} of {total} episodes dropped, the first because: {failed[0]}")
     if len(failed) == total:
         raise NothingCollectedError(f"all {total} episodes failed outside the agent's control, the first because: "
-                                    f"{failed[0]}. Check the server, or raise rollout.deadline_s; then continue with "
-                                    f"--resume")
+                                    f"{failed[0]}. Check the server, or raise rollout.deadline_s, or rollout.straggler_s "
+                                    f"where that was too short; then continue with --resume")
 
 
 class Collector(Protocol):

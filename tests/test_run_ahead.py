@@ -12,7 +12,7 @@ import pytest
 from test_train import digest, launch, one_device
 from tiny_config import config as tiny
 
-from eau_jax import collector, train
+from eau_jax import assemble, collector, memory, start, train
 from eau_jax.algorithms import correction
 from eau_jax.config import ConfigError, Swap
 from eau_jax.config_file import replace
@@ -120,10 +120,10 @@ def test_after_a_crash_nothing_is_lost_or_double(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_stragglers_are_dropped_whole_and_counted(tmp_path):
     async def stuck(knobs, words):
-        await asyncio.sleep(60.0 if words.group_seed % 3 == 0 else 0.0)
+        await asyncio.sleep(100.0 if words.seed % 8 == 0 else 0.0)   # deadlines of calls are 120 s
         return words.draft, "symbolic"
 
-    changes = AHEAD | {"user": symbolic._replace(name="stuck", voice=stuck), "rollout.straggler_s": 1.0}
+    changes = AHEAD | {"user": symbolic._replace(name="stuck", voice=stuck), "rollout.straggler_s": 10.0}
     run = launch(tmp_path, parts=changes)
     rows = list(read_lines(run / "metrics.jsonl"))
     stragglers = sum(row["rollout/straggler_groups"] for row in rows)
@@ -131,7 +131,7 @@ def test_stragglers_are_dropped_whole_and_counted(tmp_path):
     assert [row["rollout/dropped_groups"] for row in rows] == [row["rollout/straggler_groups"] for row in rows]
     lost = [record for file in (run / "episodes").iterdir() for record in read_lines(file)
             if record["stop"] == "infra_error"]
-    assert lost and all("its group took longer than rollout.straggler_s = 1 s" in record["error"] and record["score"] is None
+    assert lost and all("its group took longer than rollout.straggler_s = 10 s" in record["error"] and record["score"] is None
                         for record in lost)
 
 
@@ -146,8 +146,13 @@ def test_a_slow_user_holds_the_learner_up_less(tmp_path):
     for staleness in (0, 2):
         (tmp_path / str(staleness)).mkdir()
         run = launch(tmp_path / str(staleness), parts={
-            "user": bench.slow_user(0.3), "swaps": (), "learn.steps": 10, "rollout.group": 4, "rollout.slots": 24,
-            "rollout.max_staleness": staleness, "checkpoint.every": 10})
+            "user": bench.slow_user(1.0), "swaps": (), "learn.steps": 12, "rollout.max_staleness": staleness})
         times = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()][3:]
         took.append(sum(row["rollout_s"] for row in times))
-    assert took[1] < 0.7 * took[0], took
+    assert took[1] < 0.8 * took[0], took
+
+
+def test_a_plan_counts_what_running_ahead_needs():
+    sizes = [memory.estimate(config, assemble.learner(config, start.architecture(config)), compile=False)
+             for config in (replace(tiny(), {"mesh.data": 1, "rollout.max_staleness": bound}) for bound in (0, 1))]
+    assert sizes[1].pop("sampler's copy of parameters") == sizes[0]["policy parameters"] and sizes[0] == sizes[1]

@@ -39,8 +39,8 @@ def eau_jax(*arguments):
     assert end.value.code == 0
 
 
-@pytest.mark.parametrize("kind", ["scripted", "sglang"])
-def test_train_and_evaluate(kind, tmp_path, monkeypatch):
+def written(kind, tmp_path, monkeypatch):
+    """The config file of a run with this kind of server."""
     python = sys.executable if kind == "scripted" else os.environ.get("EAU_SGLANG_PYTHON", "")
     if not python:
         pytest.skip("EAU_SGLANG_PYTHON names no interpreter that has sglang; scripts/sglang_cpu sglang FOLDER makes one")
@@ -50,7 +50,24 @@ def test_train_and_evaluate(kind, tmp_path, monkeypatch):
     file = tmp_path / "served.py"
     file.write_text(CONFIG.format(here=str(HERE), python=python, root=str(tmp_path / "runs"),
                                   environment={"PYTHONPATH": ":".join(map(str, folders))}))
-    eau_jax("train", str(file))
+    return str(file)
+
+
+@pytest.mark.parametrize("kind", ["scripted", "sglang"])
+def test_collection_runs_ahead_of_the_pushes(kind, tmp_path, monkeypatch):
+    eau_jax("train", written(kind, tmp_path, monkeypatch), "--rollout.max-staleness", "1", "--learn.steps", "4",
+            "--eval.every", "2")
+    run = tmp_path / "runs" / "served"
+    rows = list(read_lines(run / "metrics.jsonl"))
+    assert [row["step"] for row in rows] == [1, 2, 3, 4] and all(row["rollout/infra_rate"] == 0 for row in rows)
+    assert max(row["rollout/staleness_max"] for row in rows) == 1 and rows[0]["rollout/staleness_max"] == 0
+    assert [row["step"] for row in read_lines(sealed_file(run))] == [0, 2, 4]
+
+
+@pytest.mark.parametrize("kind", ["scripted", "sglang"])
+def test_train_and_evaluate(kind, tmp_path, monkeypatch):
+    file = written(kind, tmp_path, monkeypatch)
+    eau_jax("train", file)
     run = tmp_path / "runs" / "served"
     rows = list(read_lines(run / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [1, 2] and all(row["rollout/infra_rate"] == 0 for row in rows)
