@@ -2,7 +2,7 @@
 
 Reproduces   nothing published. No model, no network, no upstream files.
 Hardware     1 CPU core.
-Time         some minutes.
+Time         about a minute.
 Expected     about 950 tasks.
 Command      eau-jax synth configs/synth_airline.py
 """
