@@ -86,7 +86,7 @@ def test_there_is_room_for_the_largest_plan(domain):
         rng = random.Random(seed)
         world = domain.build(rng, {"distractors": CROWD, "split": "train"})
         for atom in list(apart.values())[:GOALS]:
-            atom.make(world, rng)
+            assert atom.make(world, rng) or domain is retail     # where not everybody has a second card
 
 
 def test_where_there_are_too_many_combinations_all_atoms_are_drawn_alike():

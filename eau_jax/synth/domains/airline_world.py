@@ -16,6 +16,7 @@ TODAY = "2024-05-15"
 DAYS = tuple(f"2024-05-{day}" for day in range(12, 26))
 AHEAD = DAYS[4:]                          # days on which seats are sold
 TROUBLE = DAYS[2:5]                       # days on which flights are called off or late
+FULL = "2024-05-22"                       # from this day on some cabins are sold out
 CABINS = ("basic_economy", "economy", "business")
 FREE_BAGS = dict(zip(CABINS, range(3)))   # for each traveller
 MORE_BAGS = {"regular": 0, "silver": 1, "gold": 2}      # for each traveller of such a member
@@ -63,7 +64,7 @@ def _day(rng: random.Random, day: str, hour: int, minute: int) -> dict[str, Any]
     if day not in AHEAD:
         return {"status": "landed", **dict(zip(("actual_departure_time_est", "actual_arrival_time_est"), times(0)))}
     return {"status": "available", "prices": {cabin: rng.randrange(*_FARES[cabin]) for cabin in CABINS},
-            "available_seats": {cabin: rng.choice((0, *range(4, 20))) for cabin in CABINS}}
+            "available_seats": {cabin: rng.choice((0,) * (day >= FULL) + tuple(range(4, 20))) for cabin in CABINS}}
 
 
 @functools.cache
@@ -184,7 +185,8 @@ class World:
             return None
         flights = [rng.choice(fitting(route))]
         if back:
-            flights.append(rng.choice([(number, day) for number in routes()[route[::-1]] for day in AHEAD[3:]]))
+            later = [day for day in AHEAD[3:] if day < FULL]
+            flights.append(rng.choice(list(itertools.product(routes()[route[::-1]], later))))
         fares = [price(each, cabin) if status(each) == "available" else rng.randrange(*_FARES[cabin]) for each in flights]
         travellers = [self.traveller(owner)] + [self.traveller() for _ in range((people or rng.choice((1, 1, 2, 3))) - 1)]
         bags = rng.choice((1, 2, 3))
