@@ -85,7 +85,8 @@ def _swap(tool: str, status: str, refused: str = "") -> Make:
         texts = [f"instead of the {thing['name']} one with {', '.join(each['options'].values())}"
                  for thing, each in zip(things, wanted)]
         if refused:
-            product = base()["products"][rng.choice(sorted(set(base()["products"]) - {things[0]["product_id"]}))]
+            seen = {item["product_id"] for key in world.user["orders"] for item in world.rows["orders"][key]["items"]}
+            product = base()["products"][rng.choice(sorted(seen - {things[0]["product_id"]}))]    # others nobody looks up
             things, new = things[:1], [rng.choice(sorted(product["variants"]))]
             texts = [f"instead of the {things[0]['name']} a {product['name']}"]
         pay = order["payment_history"][0]["payment_method_id"]
