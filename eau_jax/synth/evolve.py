@@ -147,10 +147,10 @@ class Evolution:
         after = dataclasses.replace(self.state, version=self.state.version + 1,
                                     **{diff.kind: {**getattr(self.state, diff.kind), **then}})
         if diff.kind == "quarantine":
-            new = dataclasses.replace(self.plan, evolved=after).active
-            if not new.atoms or not cells(dataclasses.replace(self.plan, evolved=after)):
+            left = rule.active(self.plan.domain, after.quarantine).atoms
+            if not left or not cells(dataclasses.replace(self.plan, evolved=after)):
                 raise Refused("EMPTY", f"without {next(iter(then))} nothing of the plan would be left")
-            if new.atoms == self.now.active.atoms:
+            if left == self.now.active.atoms:
                 raise Refused("NOTHING", f"no sub-task that is left needs {next(iter(then))}")
         return after
 
