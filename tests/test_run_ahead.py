@@ -118,21 +118,24 @@ def test_after_a_crash_nothing_is_lost_or_double(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_stragglers_are_dropped_whole_and_counted(tmp_path):
+def test_a_straggler_is_dropped_whole_and_counted(tmp_path):
+    """The first one who is answered waits for longer than a group may take: the group is carried over, then dropped."""
+    answers = []
+
     async def stuck(knobs, words):
-        await asyncio.sleep(100.0 if words.seed % 8 == 0 else 0.0)   # deadlines of calls are 120 s
+        answers.append(words)
+        await asyncio.sleep(100.0 if len(answers) == 1 else 0.0)   # the deadline of a call is 120 s
         return words.draft, "symbolic"
 
-    changes = AHEAD | {"user": symbolic._replace(name="stuck", voice=stuck), "rollout.straggler_s": 10.0}
+    changes = AHEAD | {"user": symbolic._replace(name="stuck", voice=stuck), "eval.user": symbolic, "rollout.straggler_s": 50.0}
     run = launch(tmp_path, parts=changes)
     rows = list(read_lines(run / "metrics.jsonl"))
-    stragglers = sum(row["rollout/straggler_groups"] for row in rows)
-    assert len(rows) == 6 and 0 < stragglers < 12
-    assert [row["rollout/dropped_groups"] for row in rows] == [row["rollout/straggler_groups"] for row in rows]
-    lost = [record for file in (run / "episodes").iterdir() for record in read_lines(file)
-            if record["stop"] == "infra_error"]
-    assert lost and all("its group took longer than rollout.straggler_s = 10 s" in record["error"] and record["score"] is None
-                        for record in lost)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["rollout/straggler_groups"] for row in rows] == [0, 0, 1, 0, 0, 0], "update 3 is the last for version 0"
+    assert [row["rollout/kept_groups"] for row in rows] == [2, 2, 1, 2, 2, 2] and rows[2]["rollout/carried_groups"] >= 1
+    lost = [record for record in read_lines(run / "episodes" / "3.jsonl") if record["stop"] == "infra_error"]
+    assert len(lost) == 1 and lost[0]["score"] is None
+    assert "its group took longer than rollout.straggler_s = 50 s" in lost[0]["error"]
 
 
 @pytest.mark.slow
@@ -149,7 +152,8 @@ def test_a_slow_user_holds_the_learner_up_less(tmp_path):
             "user": bench.slow_user(1.0), "swaps": (), "learn.steps": 12, "rollout.max_staleness": staleness})
         times = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()][3:]
         took.append(sum(row["rollout_s"] for row in times))
-    assert took[1] < 0.8 * took[0], took
+    print("seconds that the learner waited, taking turns and two updates ahead:", took)
+    assert took[1] < 0.8 * took[0]
 
 
 def test_a_plan_counts_what_running_ahead_needs():
