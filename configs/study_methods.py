@@ -2,7 +2,7 @@
 
 Reproduces   nothing published: the papers' methods at toy size, under one budget of updates, tasks and cold starts.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         80 runs of one to two minutes each and ten cold starts, 90 minutes on two busy cores; stop it and start it again as
+Time         80 runs of one to two minutes each and ten cold starts, 90 minutes on busy cores; stop it and start it again as
              you like.
 Expected     every method learns on both worlds in every seed; PPO per token is not beaten (README, Results).
 Command      eau-jax compare-methods configs/study_methods.py --jobs 2      (--updates 5 --seeds 0 1 is a first look)
