@@ -127,7 +127,8 @@ def test_a_straggler_is_dropped_whole_and_counted(tmp_path):
         await asyncio.sleep(100.0 if len(answers) == 1 else 0.0)   # the deadline of a call is 120 s
         return words.draft, "symbolic"
 
-    changes = AHEAD | {"user": symbolic._replace(name="stuck", voice=stuck), "eval.user": symbolic, "rollout.straggler_s": 50.0}
+    slow = symbolic._replace(name="stuck", voice=stuck)
+    changes = AHEAD | {"user": slow, "eval.user": symbolic, "rollout.straggler_s": 50.0}
     run = launch(tmp_path, parts=changes)
     rows = list(read_lines(run / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
