@@ -51,6 +51,9 @@ def test_a_fault_is_found_within_two_rounds_and_nothing_else_is(tmp_path, fault,
     left = {atom.id for atom in plan.active.atoms}
     for record in json.loads((folder / "tasks" / "tasks.json").read_text()):
         assert {wish["atom"] for wish in record["wishes"]} <= left
+    first = read(folder / "rounds" / "000.jsonl", Evolved)[-1]
+    second = read(folder / "rounds" / "001.jsonl", Observed)[0]
+    assert not first.quarantine or set(second.atoms) <= left
     assert (left < {atom.id for atom in plan.domain.atoms}) != what.startswith("template/")
 
 
