@@ -5,10 +5,13 @@ One command makes it all: three sets of telecom tasks, a model of the user, and 
 user, who keeps to the rules. `untuned` does not: he drifts, leaves, paraphrases and leaks.
 
 Reproduces   EigenData / AReaL-SEA (arXiv:2601.22607) at toy size: phones with one to three of seven faults, a short system
-             text, a model of 0.3 million parameters, 8 tasks x 12 episodes for the paper's 8 x 64.
+             text, a model of 0.2 million parameters, 8 tasks x 12 episodes for the paper's 8 x 64. Other than in the paper
+             every episode weighs the same, a KL holds the policy near its start, and a batch makes two steps: with the token
+             mean, no KL and four larger steps the long failures of a batch this small take success down.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         not measured.
-Expected     not measured.
+Time         data 10 minutes, then about 15 minutes a seed; neither is measured on an idle machine.
+Expected     not measured as a whole. One seed with scripted conversations and the symbolic user: held-out success 0.48 after
+             fine-tuning, 0.65 after 8 updates, 40 tasks.
 Command      eau-jax compare-methods configs/areal_sea_small.py --jobs 2      (--seeds 0: a first look)
 """
 
@@ -18,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from eau_jax.algorithms.reduction import sequence_mean_token_mean
 from eau_jax.areal_sea import areal_sea
 from eau_jax.config import Config, Evaluation, Learn, Sft
-from eau_jax.config_file import load_config, load_method, replace
+from eau_jax.config_file import load_config, load_method, replace, with_algorithm
 from eau_jax.core.part import User
 from eau_jax.core.types import Task
 from eau_jax.envs.telecom.agents import words
@@ -67,25 +71,26 @@ PLAN = SynthPlan(domain=DOMAIN, name="areal_sea_small", count=450, rounds=3, siz
 
 
 def agent() -> Config:
-    """A small model, a short fine-tuning, and GRPO as EigenData's."""
+    """A small model, a short fine-tuning, and GRPO as EigenData's but for what is said above."""
     quickstart = load_config(str(CONFIGS / "quickstart.py"))
     base = replace(quickstart, {
         "model.vocab_size": 512,
-        "sft": Sft(steps=100, batch=16, learning_rate=2e-3),
+        "sft": Sft(steps=60, batch=16, learning_rate=2e-3),
         "rollout.tasks": 8, "rollout.group": 12, "rollout.max_tokens": 512, "rollout.max_new_tokens": 32,
-        "learn": Learn(minibatches=1, rows=4), "eval": Evaluation(samples=2, user=symbolic), "algorithm.kl": None,
-        "knobs": {"env.max_turns": 16, "rl.policy_optimizer.learning_rate": 3e-4},
+        "learn": Learn(minibatches=2, rows=4), "eval": Evaluation(samples=2, user=symbolic),
+        "knobs": {"env.max_turns": 14, "rl.policy_optimizer.learning_rate": 3e-4, "rl.kl.coef": 0.03},
     })
-    return load_method(CONFIGS / "methods" / "eigendata.py")(base)
+    eigendata = load_method(CONFIGS / "methods" / "eigendata.py")(base)
+    return with_algorithm(eigendata, reduction=sequence_mean_token_mean)
 
 
 def speaks(folder: str) -> User:
     """Who speaks through the fine-tuned model of the user."""
-    return role_play(LocalChat(folder, TINY, slots=32, max_tokens=768, max_new_tokens=48))
+    return role_play(LocalChat(folder, TINY, slots=32, max_tokens=1024, max_new_tokens=48))
 
 
 def study() -> Study:
     return areal_sea(
-        PLAN, agent(), user=replace(agent(), {"sft.steps": 200}), speaks=speaks,
+        PLAN, agent(), user=replace(agent(), {"sft.steps": 200, "rollout.max_tokens": 1024}), speaks=speaks,
         untuned=noisy._replace(name="untuned", knobs=noisy.knobs.replace(drift=0.3, leave=0.05, paraphrase=0.9, leak=0.1)),
         name="areal_sea_small", seeds=(0, 1, 2), updates=15)

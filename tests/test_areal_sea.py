@@ -89,7 +89,7 @@ class Planner:
 def test_a_plan_that_stays_as_it_is_has_no_planner():
     agent, user = small().environments["telecom"], small().environments["telecom"].user
     for models, left in ((Llm(planner=Planner()), None), (Llm(planner=(one := Planner()), composer=one), Llm(composer=one))):
-        plan = dataclasses.replace(small().data[0], llm=models, probes=5)
+        plan = dataclasses.replace(small().data[0], jobs=1, llm=models, probes=5)
         made = areal_sea(plan, agent, agent, lambda folder: user, user, name="x").data
         assert made[0] is plan and [each.llm for each in made[1:]] == [left, left]
         assert {each.probes for each in made[1:]} == {SynthPlan.probes}
@@ -143,7 +143,7 @@ from eau_jax.core.batching import informative
 from tiny_config import config as tiny
 
 ROOT = {root!r}
-PLAN = SynthPlan(domain=telecom, name="tasks", root=ROOT + "/synth", count=12, rounds=2, probes=2, distractors=(0,),
+PLAN = SynthPlan(domain=telecom, name="tasks", root=ROOT + "/synth", count=8, seed=1, rounds=2, probes=2, distractors=(0,),
                  outcomes={{"fulfil": 1.0}}, sizes={{1: 1.0}}, evolved=Evolved(gates={{"tries": 1}}))
 
 
