@@ -45,26 +45,26 @@ ATOMS = (
     Atom("cancel_recent", "cancelling", "cancel", "write", cancel(recent=True), _CANCEL, _NUMBER, _WHY),
     Atom("cancel_insured", "cancelling", "cancel", "write", cancel(insured=True), _CANCEL, _NUMBER, _WHY),
     Atom("cancel_called_off", "cancelling", "cancel", "write", cancel(when="cancelled"), _CANCEL, _NUMBER, _WHY),
-    Atom("move", "flights", "move", "write", move(), _MOVE, _NUMBER, _MOVED, _PAY),
-    Atom("move_back", "flights", "move", "write", move(back=True), _MOVE, _NUMBER, _MOVED, _PAY),
-    Atom("upgrade", "flights", "upgrade", "write", upgrade(), _CABIN, _NUMBER, _SEAT, _PAY),
+    Atom("move", "flights", "flights", "write", move(), _MOVE, _NUMBER, _MOVED, _PAY),
+    Atom("move_back", "flights", "flights", "write", move(back=True), _MOVE, _NUMBER, _MOVED, _PAY),
+    Atom("upgrade", "flights", "flights", "write", upgrade(), _CABIN, _NUMBER, _SEAT, _PAY),
     Atom("bags", "extras", "bags", "write", bags(), _BAGS, _NUMBER, _COUNT, _PAY),
     Atom("rename", "extras", "passengers", "write", rename, _PEOPLE, _NUMBER, _INSTEAD),
     Atom("compensate_cancelled", "trouble", "compensation", "write", compensate("cancelled"), _LATE, _NUMBER, _TROUBLE),
     Atom("compensate_delayed", "trouble", "compensation", "write", compensate("delayed"), _LATE, _NUMBER, _TROUBLE),
-    Atom("fare", "question", "fare", "ask", fare, (
+    Atom("fare", "question", "question", "ask", fare, (
         "I would like to know a fare.", "What does a flight cost?", "I need the price of a flight."), details=(
         "From {origin} to {destination} on {day} at {time}, {cabin}, for one.",
         "It leaves {origin} for {destination} at {time} on {day}; one seat in {cabin}.")),
-    Atom("paid", "question", "paid", "ask", paid, (
+    Atom("paid", "question", "question", "ask", paid, (
         "I would like to know what I paid for a trip.", "How much was a reservation of mine?",
         "I need the amount of a reservation."), _NUMBER, (
         "{which}I want to know the amount.", "{which}Only the amount, please.")),
     Atom("cancel_late", "cancelling", "cancel", "refuse", cancel("cancel"), _CANCEL, _NUMBER, _WHY),
     Atom("cancel_flown", "cancelling", "cancel", "refuse", cancel("flown", cabin="business", when="flown"), _CANCEL, _NUMBER,
          _WHY),
-    Atom("move_basic", "flights", "move", "refuse", move("basic_economy", refused="basic"), _MOVE, _NUMBER, _MOVED, _PAY),
-    Atom("upgrade_flown", "flights", "upgrade", "refuse", upgrade("flown", "flown"), _CABIN, _NUMBER, _SEAT, _PAY),
+    Atom("move_basic", "flights", "flights", "refuse", move("basic_economy", refused="basic"), _MOVE, _NUMBER, _MOVED, _PAY),
+    Atom("upgrade_flown", "flights", "flights", "refuse", upgrade("flown", "flown"), _CABIN, _NUMBER, _SEAT, _PAY),
     Atom("fewer_bags", "extras", "bags", "refuse", bags("fewer"), _BAGS, _NUMBER, _COUNT, _PAY),
     Atom("more_passengers", "extras", "passengers", "refuse", more_people, _MORE, _NUMBER, _ALONG),
     Atom("no_compensation", "trouble", "compensation", "refuse", compensate("cancelled", "certificate"), _LATE, _NUMBER,
