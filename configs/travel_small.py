@@ -1,9 +1,10 @@
 """Travel, small: an agent finds out a traveller's wishes before it recommends.
 
-Reproduces   nothing published: Travel's rules (UserRL, Qian et al. 2025) on generated trips.
+Reproduces   nothing published: Travel's rules (UserRL, Qian et al. 2025) on generated trips of one wish, which the
+             user states plainly, and three options.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         about 6 minutes.
-Expected     held-out score about 0.14 after the cold start (seed 0); after PPO not measured.
+Time         about 5 minutes.
+Expected     training success 0.16 -> 0.35 in 25 updates; held-out score 0.24 -> 0.51 (seed 0).
 Command      eau-jax train configs/travel_small.py
 """
 
