@@ -8,11 +8,18 @@ from typing import Any, Callable, Mapping, NamedTuple
 
 import numpy as np
 
-from eau_jax.core.records import RunFolder, RunFolderError, plain, read_lines, write_atomic
+from eau_jax.core.records import RunFolder, RunFolderError, check, plain, read_lines, write_atomic
 from eau_jax.core.types import Episode, StopReason, Task, Turn
 
 FOLDER = "ahead"
 ARRAYS = {"observation": np.int32, "action": np.int32, "logprobs": np.float32}
+REAL = (int, float)
+TURN = {"observation": [int], "action": [int], "logprobs": [REAL], "reward": REAL, "policy_version": int, "spoke": str,
+        "act": {"*": object}, "agent_text": str, "reply_text": str, "parse_failed": bool, "leaked": bool, "judged": bool,
+        "unreadable": bool, "ended": str, "told": [str]}
+EPISODE = {"seed": int, "final": [int], "stop": str, "score": (*REAL, type(None)), "success": bool, "generation": int,
+           "user": str, "error": str, "metric": (*REAL, type(None))}
+RECORD = {"group": int, "g": int, "again": int, "task": str, "turns": [TURN], "episode": EPISODE}
 
 
 class Kept(NamedTuple):
@@ -53,11 +60,12 @@ def load(folder: RunFolder, task: Callable[[int, str], Task | None], wanted: Cal
         chosen = []
         for number, record in enumerate(read_lines(path), start=1):
             try:
+                check(record, RECORD, "record")
                 known = task(record["group"], record["task"])
                 one = _read(record, known) if known is not None else None
-            except (KeyError, TypeError, ValueError) as error:
-                raise RunFolderError(f"{path}, line {number}: no episode of this run ({type(error).__name__}: {error}); "
-                                     f"delete this file, and its episodes are played again") from None
+            except (OverflowError, TypeError, ValueError) as error:
+                raise RunFolderError(f"{path}, line {number}: no episode of this run ({error}); or delete this file, and its "
+                                     f"episodes are played again") from None
             if one is not None and wanted(one):
                 chosen.append(one)
         if chosen:
@@ -89,6 +97,8 @@ def _read(record: Mapping[str, Any], task: Task) -> Kept:
     number = {name: float("nan") if fields[name] is None else float(fields[name]) for name in ("score", "metric")}
     episode = Episode(task=task, turns=turns, **fields | number | {
         "final": np.array(fields["final"], np.int32), "stop": StopReason(fields["stop"])})
-    if not turns or any(len(turn.logprobs) != len(turn.action) for turn in turns):
+    if not turns or any(len(turn.logprobs) != len(turn.action) or not np.isfinite(turn.logprobs).all() for turn in turns):
         raise ValueError("a turn without log-probabilities")
-    return Kept(int(record["group"]), int(record["g"]), episode, int(record["again"]))
+    if record["g"] < 0 or record["again"] < 0 or any(turn.policy_version < 0 for turn in turns):
+        raise ValueError("a number below 0")
+    return Kept(record["group"], record["g"], episode, record["again"])

@@ -1,6 +1,7 @@
 """Episodes on disk between two parts of a run: nothing of them changes, and what is none is named."""
 
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -84,6 +85,26 @@ def test_another_file_is_named(tmp_path, line):
         with open(tmp_path / "ahead" / "2.jsonl", "a") as file:
             file.write(line + "\n")
         with pytest.raises(RunFolderError, match="2.jsonl, line 2: no episode of this run .*delete this file"):
+            load(folder)
+
+
+@pytest.mark.parametrize("place, value", [
+    (("turns", 0, "policy_version"), "3"), (("turns", 0, "policy_version"), None), (("turns", 0, "policy_version"), -1),
+    (("turns", 0, "action"), [10 ** 30]), (("turns", 0, "action"), [[7]]), (("turns", 0, "action"), [7.5]),
+    (("turns", 0, "logprobs"), [None]), (("turns", 0, "logprobs"), [1e300]), (("turns", 0, "logprobs"), []),
+    (("turns", 0, "reward"), "much"), (("turns", 0, "told"), "Martes"), (("episode", "final"), [2 ** 31]),
+    (("episode", "seed"), 1.5), (("episode", "stop"), "tired"), (("g",), -1), (("g",), 1.5), (("again",), True)])
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_no_part_of_an_episode_can_be_something_else(tmp_path, place, value):
+    with RunFolder(tmp_path) as folder:
+        store.keep(folder, 2, Kept(5, 0, episode(1), 0))
+        file = tmp_path / "ahead" / "2.jsonl"
+        record = part = json.loads(file.read_text())
+        for name in place[:-1]:
+            part = part[name]
+        part[place[-1]] = value
+        file.write_text(json.dumps(record) + "\n")
+        with pytest.raises(RunFolderError, match="2.jsonl, line 1: no episode of this run .*delete this file"):
             load(folder)
 
 
