@@ -64,8 +64,8 @@ def load(folder: RunFolder, task: Callable[[int, str], Task | None], wanted: Cal
                 known = task(record["group"], record["task"])
                 one = _read(record, known) if known is not None else None
             except (OverflowError, TypeError, ValueError) as error:
-                raise RunFolderError(f"{path}, line {number}: no episode of this run ({error}); or delete this file, and its "
-                                     f"episodes are played again") from None
+                raise RunFolderError(f"{path}, line {number}: no episode of this run ({error}); or delete this file, and "
+                                     f"its episodes are played again") from None
             if one is not None and wanted(one):
                 chosen.append(one)
         if chosen:
