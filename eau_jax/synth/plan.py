@@ -1,5 +1,5 @@
-"""Plan: which tasks are wanted. Cells are filled evenly from the first item of a round on, so that every prefix of a round
-is balanced."""
+"""Plan: which tasks are wanted. Outcomes are filled evenly, in each of them the sizes, and so on down to single cells, so that
+every prefix is balanced and rare kinds of task come early."""
 
 import collections
 import dataclasses
@@ -17,6 +17,8 @@ from eau_jax.synth.record import Evolved, PlanItem, canonical, seed_of
 OUTCOMES = {"fulfil": 0.78, "mixed": 0.15, "refuse": 0.07}   # share of each; what is refused stays under a quarter
 MOST = 0.25              # of tasks in which something is refused
 PROBES = 48              # enough that a sub-task of twenty is in several
+LEVELS = ("outcome", "size", "persona", "distractors")
+Kind = tuple[str | int, ...]     # values of the first levels
 CROWD = 4                # distractors at most: the worlds have names and numbers for so many
 
 
@@ -93,19 +95,20 @@ class SynthPlan:
         for name in self.outcomes:
             if name not in OUTCOMES:
                 raise ValueError(f"outcomes: unknown outcome {name!r}{nearest(name, OUTCOMES)}")
-        total = sum(self.outcomes.values())
-        if total <= 0 or min(self.outcomes.values()) < 0:
+        if not _shares(self.outcomes):
             raise ValueError(f"outcomes = {dict(self.outcomes)}; allowed: shares of 0 or more, one of them above 0")
+        total = sum(self.outcomes.values())
         refused = (total - self.outcomes.get("fulfil", 0.0)) / total
         if refused > MOST + 1e-9:
             raise ValueError(f"outcomes: something is refused in {refused:.0%} of the tasks; allowed: {MOST:.0%}, or "
                              "refusing becomes a habit that pays")
-        if not self.sizes or min(self.sizes) < 1 or max(self.sizes) > GOALS or min(self.sizes.values()) < 0 or sum(
-                self.sizes.values()) <= 0:
+        if not all(evolved.number(size, whole=True) and 1 <= size <= GOALS for size in self.sizes) or not _shares(self.sizes):
             raise ValueError(f"sizes = {dict(self.sizes)}; allowed: 1 to {GOALS} sub-tasks, shares of 0 or more, one "
                              "above 0")
-        if not self.distractors or min(self.distractors) < 0 or max(self.distractors) > CROWD:
-            raise ValueError(f"distractors = {self.distractors}; allowed: one or more numbers, each 0 to {CROWD}")
+        if not self.distractors or len(set(self.distractors)) < len(self.distractors) or not all(
+                evolved.number(each, whole=True) and 0 <= each <= CROWD for each in self.distractors):
+            raise ValueError(f"distractors = {self.distractors}; allowed: one or more different whole numbers, each 0 to "
+                             f"{CROWD}")
 
     @functools.cached_property
     def active(self) -> Domain:
@@ -113,11 +116,16 @@ class SynthPlan:
         return evolved.active(self.domain, self.evolved.quarantine)
 
 
+def _shares(shares: Mapping) -> bool:
+    """Whether they are numbers of 0 or more, one of them above 0."""
+    return all(evolved.number(share) and share >= 0 for share in shares.values()) and sum(shares.values()) > 0
+
+
 def cells(plan: SynthPlan) -> dict[str, tuple[dict, float]]:
     """Name -> (cell, share) of every cell whose share is not 0 and that quarantine leaves sub-tasks for."""
     found = {}
-    for outcome, first in plan.outcomes.items():
-        for size, second in plan.sizes.items():
+    for outcome, first in sorted(plan.outcomes.items()):      # in whatever order the author wrote them
+        for size, second in sorted(plan.sizes.items()):
             if outcome == "mixed" and size < 2:
                 continue
             for persona in plan.domain.personas:
@@ -145,20 +153,38 @@ def rounds(plan: SynthPlan) -> list[range]:
 
 
 def items(plan: SynthPlan, states: Sequence[Evolved] = ()) -> Iterator[PlanItem]:
-    """The items of the rounds whose states are known. Each goes to the cell that is furthest behind its share.
+    """The items of the rounds whose states are known. Each goes to the outcome that is furthest behind its share, in it to
+    such a size, in this to such a persona, and last to such a number of distractors.
 
     Args:
       states: what evolution has made of the plan at the beginning of each round; of the first alone: as in the plan.
     """
     given: collections.Counter[str] = collections.Counter()
+    owed: dict[Kind, float] = {}
     for state, span in zip(states or (plan.evolved,), rounds(plan)):
         known = cells(dataclasses.replace(plan, evolved=state))
-        total = sum(share for _, share in known.values())
-        owed = dict.fromkeys(known, 0.0)
+        within = _within(known, plan.seed)
         for index in span:
-            for name, (_, share) in known.items():
-                owed[name] += share / total
-            name = max(owed, key=owed.get)
-            owed[name] -= 1.0
+            kind: Kind = ()
+            while kind in within:
+                for each, share in within[kind].items():
+                    owed[each] = owed.get(each, 0.0) + share
+                kind = max(within[kind], key=owed.get)
+                owed[kind] -= 1.0
+            name = canonical({"domain": plan.domain.name, **dict(zip(LEVELS, kind))})
             yield PlanItem(index, given[name], known[name][0], seed_of(plan.seed, index))
             given[name] += 1
+
+
+def _within(known: Mapping[str, tuple[dict, float]], seed: int) -> dict[Kind, dict[Kind, float]]:
+    """Kind -> share of each of the kinds one level below it, in an order that the seed decides, so that not every kind begins
+    with the same persona."""
+    total: dict[Kind, float] = {}
+    for cell, share in known.values():
+        values = tuple(cell[level] for level in LEVELS)
+        for depth in range(len(LEVELS) + 1):
+            total[values[:depth]] = total.get(values[:depth], 0.0) + share
+    found: dict[Kind, dict[Kind, float]] = {}
+    for kind in sorted(filter(None, total), key=lambda each: seed_of(seed, "first", each)):
+        found.setdefault(kind[:-1], {})[kind] = total[kind] / total[kind[:-1]]
+    return found

@@ -130,7 +130,7 @@ class Trials:
         now, seed = self.at(evolved), seed_of(self._seed, name)
         builds = {atom.id for atom in now.active.atoms if atom.requires == name}
         count, drawn = 0, list(_drawn(now, seed, DRAWN))
-        random.Random(seed).shuffle(drawn)      # a plan begins with its commonest cells
+        random.Random(seed).shuffle(drawn)      # the first few of a plan are not of all cells
         for item in drawn:
             fits = [each for each in combinations(now.active, item.cell, seed) if name in each and not builds & set(each)]
             if fits:

@@ -89,6 +89,23 @@ def test_there_is_room_for_the_largest_plan(domain):
             assert atom.make(world, rng) or domain is retail     # where not everybody has a second card
 
 
+@pytest.mark.parametrize("name", DOMAINS)
+def test_every_sub_task_can_be_done_alone_or_in_company(name):
+    """For every plan something shows what it needs; only in retail's world has not everybody a second card."""
+    domain, rng = DOMAINS[name], random.Random(3)
+    for atom in domain.atoms:
+        needed = [atom.requires] if atom.requires else []
+        apart = [each for each in domain.atoms if not each.requires and each.group != atom.group and not each.conflicts
+                 and not atom.conflicts and each.id not in needed]
+        for seed in range(2 if domain is telecom else 8):
+            company = [] if seed % 2 else [rng.choice(apart).id] if apart else []
+            cell = {"persona": next(iter(domain.personas)), "distractors": seed % 3, "split": "train"}
+            try:
+                instance(domain, *needed, atom.id, *company, seed=seed, **cell)
+            except NoPlan as error:
+                assert domain is retail and "the world has no room" in str(error), (atom.id, company, seed)
+
+
 def test_where_there_are_too_many_combinations_all_atoms_are_drawn_alike():
     """C(30, 4) = 27405 combinations; the first 20000 in order would hold none of the last ten atoms alone."""
     atoms = tuple(Atom(f"a{place}", "", f"a{place}", "write", None, ()) for place in range(30))
