@@ -64,7 +64,7 @@ def scripted(parts: Parts, watch: Watch) -> Data:
         return [_example(episode) for episode in usable], counts
     prompt = parts.config.env.prompt
     records = [dict(zip(("system", "opening"), prompt(episode.task))) | to_record(episode) for episode in usable]
-    return _encoded(parts, (("", recorded.user_dialogue(record)) for record in records), counts)
+    return _encoded(parts, _users(records), counts)
 
 
 def rollouts(parts: Parts, watch: Watch) -> Data:
@@ -73,7 +73,7 @@ def rollouts(parts: Parts, watch: Watch) -> Data:
     records, counts = recorded.keep([Path(name) for name in config.files],
                                     recorded.Filter(config.min_score, config.success_only, config.per_task))
     if config.role == "user":
-        return _encoded(parts, (("", recorded.user_dialogue(record)) for record in records), counts)
+        return _encoded(parts, _users(records), counts)
     examples, texts = [], 0
     counts |= {"cut to rollout.max_tokens": 0, "with nothing left to learn": 0}
     for record in records:
@@ -84,6 +84,10 @@ def rollouts(parts: Parts, watch: Watch) -> Data:
         watch.say(f"{texts} of {len(records)} episodes have no token ids of this tokenizer and were tokenised from their text; "
                   f"a run with --rollout.record-tokens keeps the ids")
     return examples, counts
+
+
+def _users(records: list[recorded.Record]) -> Iterator[tuple[str, Dialogue]]:
+    return (("", dialogue) for record in records for dialogue in recorded.user_dialogues(record))
 
 
 def dialogues(parts: Parts, watch: Watch) -> Data:

@@ -109,14 +109,24 @@ def _tokenised(chat: Chat, record: Record) -> Iterator[tuple[np.ndarray, np.ndar
         observation = chat.reply(turn["reply"], "tool" if turn["spoke"] == "tool" else "user", action)
 
 
-def user_dialogue(record: Record) -> Dialogue:
-    """A record as a conversation for `user_view`. The user does not hear tools being called."""
-    said: list[Message] = [Message("user", record["opening"])]
+def user_dialogues(record: Record) -> Iterator[Dialogue]:
+    """A record as conversations for `user_view`, one a turn of the user, which alone is learned, under the prompt that
+    `users.role_play` has for it; last the end of one that succeeded. The user does not hear tools being called."""
+    said, known = [], []
+
+    def upto(reply: str) -> Dialogue:
+        earlier = tuple(message._replace(learned=False) for message in said)
+        system = role_play.system(role_play.scenario(record["opening"], known, reply))
+        return Dialogue(record["system"], earlier + ((Message("user", reply),) if reply else ()), system, ended=not reply)
+
+    yield upto(record["opening"])
+    said.append(Message("user", record["opening"]))
     for turn in record["turns"]:
+        known += turn.get("told", ())
         if turn["spoke"] != "tool":
             said.append(Message("agent", turn["agent"]))
-        if turn["spoke"] not in ("tool", "none"):
+        if turn["spoke"] not in ("tool", "none") and turn["reply"]:
+            yield upto(turn["reply"])
             said.append(Message("user", turn["reply"]))
-    known = [value for turn in record["turns"] for value in turn.get("told", ())]
-    return Dialogue(record["system"], tuple(said), role_play.system(role_play.scenario(record["opening"], known)),
-                    ended=bool(record["success"]))
+    if record["success"] and said[-1].role == "agent":
+        yield upto("")

@@ -23,7 +23,7 @@ from eau_jax.core.types import Task
 from eau_jax.envs import file
 from eau_jax.synth import card as cards
 from eau_jax.synth.acts import KEEPS, RECOVERS
-from eau_jax.synth.curious import curious, reserves, stage
+from eau_jax.synth.curious import curious, stage
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.play import task_of
 from eau_jax.synth.record import KINDS, Rollout, canonical, code_digest, lines, listed, seed_of, unwrap
@@ -207,13 +207,13 @@ def _add_agents(domain: Domain, source: Source, rows: dict[str, Record], left: c
 
 
 def _users(domain: Domain, source: Source, asked: Rollout, left: collections.Counter) -> Iterator[UserTurn]:
-    """Of conversations with the task's own persona, which is the one that its scenario describes."""
+    """Of conversations with the task's own persona."""
     out, own = lambda reason: left.update([reason]), source.instance.skeleton.cell["persona"]
     for rollout in (*(each for each in source.rollouts if each.persona == own), asked):
         if rollout.stop == "infra_error":
             out("infrastructure error")
         else:
-            yield from user_turns(domain, source, rollout, rollout is asked and reserves(domain), out)
+            yield from user_turns(domain, source, rollout, out)
 
 
 def _note(apart: Mapping[str, set[str]], source: Source) -> None:

@@ -3,7 +3,8 @@
     agent   {"id", "messages": [system, user, assistant, tool, ...], "reward", "correct", "metadata"}   a conversation a row;
             an assistant message with "weight": 0 is context only
     user    {"id", "messages": [system, user, ...], "answer": {...}, "reward", "correct", "metadata"}   a turn of the user
-            a row; the user's words are the assistant's, the answer alone is learned, metadata.act says what it is
+            a row; the user's words are the assistant's, the answer alone is learned, metadata.act says what it is; the
+            messages are those that `users.role_play` asks with
 
 Every row is read back (`rollout.dialogue_file`) before it is kept: what a model would learn is what was said, to the
 character. Files of either kind are learned with sft.source = dialogues and sft.role = agent: the roles are exchanged here.
@@ -21,9 +22,9 @@ from eau_jax.synth.attribute import user_fault
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.play import task_of
 from eau_jax.synth.record import Instance, Report, Rollout, Scenario, digest
+from eau_jax.users import role_play
 
 SLIPS = (*RECOVERS, *KEEPS, *ENDS, "go_on")      # acts that a clean message of an agent does not earn, "stop" aside
-DISCLOSURE = "Where more than two things are asked for at once, you would rather not say."
 FIRST = "open"                                   # the act of a user's first words
 Json = Any
 Count = Callable[[str], None]                    # takes the reason why something was left out
@@ -47,6 +48,7 @@ class Source(NamedTuple):
 class UserTurn(NamedTuple):
     """One turn of a user, as a row that is not written yet."""
 
+    system: str               # what the user's model is told in this turn
     view: View                # of the conversation, from the user's side
     place: int                # of the turn among the view's exchanges
     act: str                  # one of `acts.ACTS`, or FIRST
@@ -57,7 +59,7 @@ class UserTurn(NamedTuple):
     def row(self) -> dict[str, Json]:
         """As JSON values."""
         said = self.view.exchanges[self.place].said
-        messages = [{"role": "system", "content": self.view.system}]
+        messages = [{"role": "system", "content": self.system}]
         for exchange in self.view.exchanges[:self.place]:
             messages += [{"role": "user", "content": exchange.heard}, {"role": "assistant", "content": exchange.said}]
         messages.append({"role": "user", "content": self.view.exchanges[self.place].heard})
@@ -68,7 +70,7 @@ class UserTurn(NamedTuple):
     @property
     def key(self) -> str:
         """The same for turns with the same words before them and in them."""
-        return digest([self.view.system, [list(each) for each in self.view.exchanges[:self.place + 1]]], 32)
+        return digest([self.system, [list(each) for each in self.view.exchanges[:self.place + 1]]], 32)
 
 
 def agent_row(domain: Domain, source: Source, rollout: Rollout, out: Count,
@@ -109,16 +111,15 @@ def clean(turn: Mapping[str, Json]) -> bool:
     return turn["act"] == "stop" or turn["act"] not in SLIPS
 
 
-def user_turns(domain: Domain, source: Source, rollout: Rollout, reserved: bool, out: Count) -> Iterator[UserTurn]:
+def user_turns(domain: Domain, source: Source, rollout: Rollout, out: Count) -> Iterator[UserTurn]:
     """The turns of a conversation's user, up to the first in which the user is at fault. Those of a conversation that
-    failed count too; its end does not, nor does leaving.
-
-    Args:
-      reserved: played with a user that keeps to himself what is asked in a heap; the scenario says so then.
-    """
+    failed count too; its end does not, nor does leaving. Each comes with the prompt that `users.role_play` has for it."""
     task = task_of(domain, domain.dressed(source.scenario.record, rollout.persona))
-    said: list[dict[str, str]] = [{"role": "user", "content": domain.env.prompt(task)[1]}]
-    acts, fault = [FIRST], user_fault(source.scenario, rollout)
+    opening = domain.env.prompt(task)[1]
+    said: list[dict[str, str]] = [{"role": "user", "content": opening}]
+    prompt = lambda known, reply: role_play.system(role_play.scenario(opening, known, reply))
+    known: list[str] = []
+    systems, acts, fault = [prompt((), opening)], [FIRST], user_fault(source.scenario, rollout)
     for place, turn in enumerate(rollout.turns):
         if fault is not None and place >= fault.turn:
             out(f"user at fault: {fault.label}")
@@ -126,19 +127,20 @@ def user_turns(domain: Domain, source: Source, rollout: Rollout, reserved: bool,
         if turn["by"] == "user":
             said += [{"role": "assistant", "content": turn["agent"]}, {"role": "user", "content": turn["reply"]}]
             acts.append(turn["act"])
-    scenario = dict(task.data["user_scenario"]) | ({"disclosure": DISCLOSURE} if reserved else {})
+            known += turn["told"]
+            systems.append(prompt(known, turn["reply"]))
     try:
-        row = dialogue_file.to_row({"messages": said, "user_scenario": scenario, "correct": rollout.success}, "")
+        row = dialogue_file.to_row({"messages": said, "correct": rollout.success}, "")
         view = user_view(row.dialogue)
     except ValueError as error:       # a conversation that the agent never came into
         return out(f"cannot be written as messages ({str(error)[:80]})")
     if [exchange.said for exchange in view.exchanges] != [each["content"] for each in said if each["role"] == "user"]:
         return out("reads back otherwise")
-    for place, act in enumerate(acts):
+    for place, (system, act) in enumerate(zip(systems, acts, strict=True)):
         if act == "leave" or act == "stop" and not rollout.success:
             out(f"{act} of a conversation that failed")
         else:
-            yield UserTurn(view, place, act, _facts(domain, source, rollout), rollout.success)
+            yield UserTurn(system, view, place, act, _facts(domain, source, rollout), rollout.success)
 
 
 def named(row: Mapping[str, Json]) -> dict[str, Json]:

@@ -1,8 +1,10 @@
 """A user whose words are those of a model that was fine-tuned to be the user (EigenData, arXiv:2601.22607).
 
 Such a model sees the conversation with the roles exchanged: what the assistant said comes as the user's messages, and it
-writes the user's side. The prompt here is the one that it was trained on (`rollout/dialogue.py`). As with every user, the
-rules decide and the state follows them: the model is told only what the rules have disclosed so far.
+writes the user's side. As with every user, the rules decide and the state follows them. So the model is told only what the
+rules have disclosed so far and what the next reply has to state, such as what a screen shows, which no scenario holds; how
+to say it, and what to say where nothing has to be stated, is the model's. Out of records it is trained on the same prompt,
+one example a turn (`rollout/recorded.py`, `synth/rows.py`).
 """
 
 import re
@@ -13,6 +15,7 @@ from flax import struct
 from eau_jax.core.knobs import knob
 from eau_jax.core.part import User, Words
 from eau_jax.core.types import Said
+from eau_jax.users import faithful
 from eau_jax.users.llm import Client, checked, fault, plain, respond
 
 STOP = "###STOP###"                           # what the model writes when it has nothing more to say
@@ -51,7 +54,7 @@ def request(words: Words) -> list[dict[str, str]]:
     """The conversation so far as the user's model sees it, ending with the assistant's message."""
     said = [{"role": "assistant", "content": text} if role == "user" else {"role": "user", "content": spoken(text)}
             for role, text in (*words.history, ("agent", words.agent_text))]
-    return [{"role": "system", "content": system(scenario(words.opening, words.known))},
+    return [{"role": "system", "content": system(scenario(words.opening, words.known, words.draft))},
             {"role": "user", "content": GREETING}, *said]
 
 
@@ -60,9 +63,18 @@ def system(scenario: str) -> str:
     return _SYSTEM.format(scenario=scenario)
 
 
-def scenario(opening: str, known: Sequence[str]) -> str:
-    """What the user wants and knows, where nothing but the conversation tells it."""
-    return "\n".join([f"Request: {opening}", *(f"Known: {value}" for value in dict.fromkeys(known))])
+def scenario(opening: str, known: Sequence[str], reply: str = "") -> str:
+    """What the user wants and knows before a turn, where nothing but the conversation tells it.
+
+    Args:
+      opening: the user's first message.
+      known: every value told so far and those that may be told in this turn.
+      reply: of this turn, the draft or what was said. Told of it: what has to be said word for word and is not known, and
+        whether it answers yes, no or maybe; see `users.faithful`.
+    """
+    answer = faithful.verdict(faithful.opening(reply))
+    return "\n".join([f"Request: {opening}", *(f"Known: {value}" for value in dict.fromkeys(known)),
+                      *(f"Say: {fact}" for fact in faithful.facts(reply, known)[1]), *([f"Answer: {answer}"] if answer else [])])
 
 
 def spoken(text: str) -> str:

@@ -338,12 +338,15 @@ def test_recorded_tokens_are_used_as_they_are_and_text_gives_the_same():
 
 
 def test_a_recorded_user_is_told_what_it_told():
-    view = user_view(recorded.user_dialogue(records(False)[0]))
-    assert view.system == role_play.system("Request: Guess.\nKnown: red")
-    assert [(turn.heard, turn.said) for turn in view.exchanges] == [
-        (role_play.GREETING, "Guess."), ("[action] colour?", "red"), ("[answer] red", role_play.STOP)]
+    views = [user_view(dialogue) for dialogue in recorded.user_dialogues(records(False)[0])]
+    assert [view.system for view in views] == [
+        role_play.system(f"Request: Guess.{known}") for known in ("", "\nKnown: red", "\nKnown: red")]
+    said = [(role_play.GREETING, "Guess."), ("[action] colour?", "red"), ("[answer] red", role_play.STOP)]
+    for place, view in enumerate(views):
+        assert [(turn.heard, turn.said, turn.learned) for turn in view.exchanges] == [
+            (*turn, number == place) for number, turn in enumerate(said[:place + 1])]
     failed = records(False)[0] | {"success": False}
-    assert [turn.said for turn in user_view(recorded.user_dialogue(failed)).exchanges] == ["Guess.", "red"]
+    assert [turn.said for turn in user_view(list(recorded.user_dialogues(failed))[-1]).exchanges] == ["Guess.", "red"]
 
 
 def test_training_and_playing_give_the_user_the_same_words():
@@ -352,7 +355,7 @@ def test_training_and_playing_give_the_user_the_same_words():
     turn = record["turns"][0]
     words = Words(draft="x", disclosed=("red",), secrets=(), opening=record["opening"], agent_text=turn["agent"], seed=0,
                   group_seed=0, history=(("user", record["opening"]),), known=("red",))
-    view = user_view(recorded.user_dialogue(record))
+    view = user_view(list(recorded.user_dialogues(record))[1])
     flat = [("system", view.system)]
     for exchange in view.exchanges[:2]:
         flat += [("user", exchange.heard), ("assistant", exchange.said)]
