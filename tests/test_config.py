@@ -151,12 +151,16 @@ METHODS = ROOT / "configs" / "ablations.py"   # functions of a config, tested in
 
 
 @pytest.mark.parametrize("file", sorted(set((ROOT / "configs").glob("*.py")) - {METHODS}), ids=lambda file: file.stem)
-def test_shipped_configs_say_what_they_are(file, request, monkeypatch):
+def test_shipped_configs_say_what_they_are(file, request, monkeypatch, tmp_path):
     text = file.read_text()
+    if "EAU_MODEL" in text:
+        (tmp_path / "config.json").touch()
+        monkeypatch.setenv("EAU_MODEL", str(tmp_path))
     if "EAU_DATA" in text:
         monkeypatch.setenv("EAU_DATA", str(request.getfixturevalue("shared_data")))
     assert all(word in text.split('"""')[1] for word in ("Reproduces", "Hardware", "Time", "Expected", "Command"))
-    kinds = {"eval": ("plan", Plan), "study": ("study", Study), "bench": ("suite", Suite), "synth": ("plan", SynthPlan)}
+    kinds = {"eval": ("plan", Plan), "study": ("study", Study), "bench": ("suite", Suite), "synth": ("plan", SynthPlan),
+             "areal": ("study", Study)}
     made = call(str(file), *kinds.get(file.stem.split("_")[0], ("config", Config)))
     assert made.name
 

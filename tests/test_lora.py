@@ -231,7 +231,7 @@ def finished(tmp_path_factory):
     root, real = tmp_path_factory.mktemp("runs"), train.one_update
 
     def stopping(*arguments):
-        if int(arguments[1].step) == 0:
+        if int(arguments[2].step) == 0:
             train.ask_to_stop()
         return real(*arguments)
 

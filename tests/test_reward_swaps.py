@@ -129,10 +129,10 @@ def test_a_batch_without_any_group_has_a_clear_outcome(finished, said):
 def test_resumed_in_a_refit_or_between_rounds_is_the_same_run(finished, tmp_path, monkeypatch, stops):
     real = train.one_update
 
-    def stopping(parts, state, *rest):
+    def stopping(parts, collecting, state, *rest):
         if int(state.step) + 1 in stops:
             train.ask_to_stop()
-        return real(parts, state, *rest)
+        return real(parts, collecting, state, *rest)
 
     monkeypatch.setattr(train, "one_update", stopping)
     for number in range(len(stops)):

@@ -241,11 +241,11 @@ def killed_and_resumed(root, monkeypatch, crashes, changes=CHANGES, made=parts):
     """A run that dies once in each update of `crashes`, after everything that is done before the update."""
     left, real = list(crashes), train.one_update
 
-    def dying(parts, state, *rest):
+    def dying(parts, collecting, state, *rest):
         if left and int(state.step) + 1 == left[0]:
             left.pop(0)
             raise Killed
-        return real(parts, state, *rest)
+        return real(parts, collecting, state, *rest)
 
     monkeypatch.setattr(train, "one_update", dying)
     for number in range(len(crashes)):
