@@ -143,7 +143,7 @@ from eau_jax.core.batching import informative
 from tiny_config import config as tiny
 
 ROOT = {root!r}
-PLAN = SynthPlan(domain=telecom, name="tasks", root=ROOT + "/synth", count=8, seed=1, rounds=2, probes=2, distractors=(0,),
+PLAN = SynthPlan(domain=telecom, name="tasks", root=ROOT + "/synth", count=8, seed=3, rounds=2, probes=2, distractors=(0,),
                  outcomes={{"fulfil": 1.0}}, sizes={{1: 1.0}}, evolved=Evolved(gates={{"tries": 1}}))
 
 

@@ -73,8 +73,9 @@ def scenario(opening: str, known: Sequence[str], reply: str = "") -> str:
         whether it answers yes, no or maybe; see `users.faithful`.
     """
     answer = faithful.verdict(faithful.opening(reply))
-    return "\n".join([f"Request: {opening}", *(f"Known: {value}" for value in dict.fromkeys(known)),
-                      *(f"Say: {fact}" for fact in faithful.facts(reply, known)[1]), *([f"Answer: {answer}"] if answer else [])])
+    lines = [f"Request: {opening}", *(f"Known: {value}" for value in dict.fromkeys(known)),
+             *(f"Say: {fact}" for fact in faithful.facts(reply, known)[1])]
+    return "\n".join([*lines, f"Answer: {answer}"] if answer else lines)
 
 
 def spoken(text: str) -> str:
