@@ -3,10 +3,14 @@ are fine-tuned on conversations about them, then the agent is trained against th
 
     method          what it leaves out of the recipe
     areal_sea       nothing; before its first update it is fine-tuning alone
-    no_validation   neither tasks nor conversations are checked before they are learned from and played
+    no_validation   neither tasks nor conversations are checked before they are learned from and played; the plan stays as
+                    it is written, for it evolves by what the gates say: what validation is worth is no_evolution less this
     no_evolution    the plan of the tasks stays as it is written
     no_user_sft     RL with a user that nobody has tuned
     no_filtering    groups that are all solved or all failed stay in the batch
+
+Unchecked data have the tasks that gates reject, if they can be played and scored at all, the agent's conversations that
+failed, and as targets the messages that a tool or the user put right. The user's data are checked in all methods.
 
 All methods are evaluated on the held-out tasks of the recipe's own plan. The model of the user is the same for all methods
 and seeds, and the data are the same for all seeds; a seed decides the agent's first weights, the order of examples and

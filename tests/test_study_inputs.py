@@ -11,8 +11,9 @@ import pytest
 from eau_jax import study_inputs
 from eau_jax.config import ConfigError, Model, Sft, Tasks
 from eau_jax.config_file import replace
-from eau_jax.core.records import RunFolderError
+from eau_jax.core.records import RunFolder, RunFolderError
 from eau_jax.envs.telecom.telecom import telecom as telecom_env
+from eau_jax.folder import begin
 from eau_jax.local_chat import LocalChat
 from eau_jax.progress import Watch
 from eau_jax.rollout.template import QWEN3, TINY
@@ -204,6 +205,24 @@ def test_runs_do_not_go_on_with_other_data(recipe):
         make(one, begun=True)
     make(one)                 # no run has begun yet
     make(one, begun=True)
+
+
+def test_a_model_of_the_user_that_was_made_with_other_settings_or_data_is_refused(recipe, capsys):
+    """Also where a study was stopped between its stages: nothing of the runs is there yet."""
+    finished(recipe.plan)
+    with RunFolder(model_of(recipe.user).parent) as folder:
+        begin(folder, recipe.user, "", resume=False)
+    model_of(recipe.user).mkdir()
+    make(recipe.study())
+    assert f"user user: {model_of(recipe.user)}" in capsys.readouterr().out
+    with pytest.raises(RunFolderError, match="user holds a run with sft.steps = 2, but 3 is asked for"):
+        make(recipe.study(user={"sft.steps": 3}))
+    card, turns = data_of(recipe.plan) / "card.json", data_of(recipe.plan) / "user_sft.jsonl"
+    before = hashlib.sha256(turns.read_bytes()).hexdigest()
+    turns.write_text("another\n")
+    card.write_text(card.read_text().replace(before, hashlib.sha256(b"another\n").hexdigest()))
+    with pytest.raises(RunFolderError, match="user was begun with another content of .*user_sft.jsonl"):
+        make(recipe.study())
 
 
 def test_weights_that_are_missing_are_said_before_anything_is_made(recipe):
