@@ -1,5 +1,5 @@
-"""Plan: which tasks are wanted. Outcomes are filled evenly, in each of them the sizes, and so on down to single cells, so that
-every prefix is balanced and rare kinds of task come early."""
+"""Plan: which tasks are wanted. Outcomes are filled evenly, in each of them the sizes, and so on down to single cells, so
+that every prefix is balanced and rare kinds of task come early."""
 
 import collections
 import dataclasses
@@ -102,7 +102,8 @@ class SynthPlan:
         if refused > MOST + 1e-9:
             raise ValueError(f"outcomes: something is refused in {refused:.0%} of the tasks; allowed: {MOST:.0%}, or "
                              "refusing becomes a habit that pays")
-        if not all(evolved.number(size, whole=True) and 1 <= size <= GOALS for size in self.sizes) or not _shares(self.sizes):
+        whole = all(evolved.number(size, whole=True) and 1 <= size <= GOALS for size in self.sizes)
+        if not whole or not _shares(self.sizes):
             raise ValueError(f"sizes = {dict(self.sizes)}; allowed: 1 to {GOALS} sub-tasks, shares of 0 or more, one "
                              "above 0")
         if not self.distractors or len(set(self.distractors)) < len(self.distractors) or not all(
@@ -177,8 +178,8 @@ def items(plan: SynthPlan, states: Sequence[Evolved] = ()) -> Iterator[PlanItem]
 
 
 def _within(known: Mapping[str, tuple[dict, float]], seed: int) -> dict[Kind, dict[Kind, float]]:
-    """Kind -> share of each of the kinds one level below it, in an order that the seed decides, so that not every kind begins
-    with the same persona."""
+    """Kind -> share of each of the kinds one level below it, in an order that the seed decides, so that not every kind
+    begins with the same persona."""
     total: dict[Kind, float] = {}
     for cell, share in known.values():
         values = tuple(cell[level] for level in LEVELS)

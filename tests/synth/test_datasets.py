@@ -34,7 +34,7 @@ from tiny_config import config as tiny
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """(folder of three synthesised tasks, card of their data); with this seed one is a held-out one."""
-    plan = SynthPlan(workshop, root=str(tmp_path_factory.mktemp("synth")), count=3, shard=2, seed=22,
+    plan = SynthPlan(workshop, root=str(tmp_path_factory.mktemp("synth")), count=3, shard=2, seed=4,
                      outcomes={"fulfil": 1.0}, sizes={1: 0.34, 2: 0.66})
     folder = pipeline.run(plan, elsewhere=Here)
     return folder, datasets.export(folder)

@@ -170,7 +170,7 @@ def test_every_prefix_of_a_plan_is_balanced(tmp_path):
 
 @pytest.mark.parametrize("rounds", [1, 8])
 def test_rare_kinds_of_task_come_early(tmp_path, rounds):
-    """Of 132 cells the rarest has a share of 0.0012; of outcomes, sizes and personas no prefix is far from what is wanted."""
+    """Of 132 cells the rarest has a share of 0.0012; no prefix is far from what is wanted of outcomes, sizes, personas."""
     whole = plan(tmp_path, count=160, rounds=rounds)
     shares, counts = cells(whole), collections.Counter()
     total = sum(share for _, share in shares.values())
