@@ -74,7 +74,7 @@ def parse(path: str, arguments: list[str]) -> tuple[Any, Launch]:
     All = dataclasses.make_dataclass("All", [("suite", Annotated[Suite, tyro.conf.arg(name="")]),
                                              ("launch", Annotated[Launch, tyro.conf.arg(name="")])], frozen=True)
     given = tyro.cli(All, prog=f"eau-jax bench-meta {path}", args=arguments, default=All(suite, Launch()),
-                     description="Settings of a suite.")
+                     config=(tyro.conf.AvoidSubcommands,), description="Settings of a suite.")
     return given.suite, given.launch
 
 

@@ -33,6 +33,7 @@ def parse_overrides(config: Config, arguments: list[str], prog: str, launch: Any
         ("config", Annotated[Config, tyro.conf.arg(name="")]), ("launch", Annotated[type(launch), tyro.conf.arg(name="")]),
         ("knob", type(settings))], frozen=True)
     given = tyro.cli(All, prog=prog, args=arguments, default=All(config, launch, settings),
+                     config=(tyro.conf.AvoidSubcommands,),
                      description=f"Settings of {prog.split()[-1]}. Knobs may also change while training runs.")
     changes = {path: value for path, value in _flat(given.knob).items() if value != knob.values(tree)[path]}
     knob.patch(tree, changes)  # refuses what is out of range

@@ -364,7 +364,7 @@ def parse(path: str, study: Study, arguments: list[str]) -> tuple[Study, Any]:
     All = dataclasses.make_dataclass("All", [("study", Annotated[Study, tyro.conf.arg(name="")]),
                                              ("launch", Annotated[Launch, tyro.conf.arg(name="")])], frozen=True)
     given = tyro.cli(All, prog=f"eau-jax compare-methods {path}", args=arguments, default=All(study, Launch()),
-                     description="Settings of a study.")
+                     config=(tyro.conf.AvoidSubcommands,), description="Settings of a study.")
     return given.study, given.launch
 
 

@@ -73,6 +73,16 @@ def test_help_lists_settings_and_knobs_with_defaults(capsys):
         assert words in text, words
 
 
+def test_parts_are_no_subcommands(capsys):
+    for argument in ("env.floor:none", "--frob"):
+        with pytest.raises(SystemExit) as stopped:
+            main(["train", TINY, argument])
+        assert stopped.value.code == 2
+        captured = capsys.readouterr()
+        text = captured.out + captured.err
+        assert f"Unrecognized options: {argument}" in text and "subcommand" not in text, text
+
+
 @pytest.mark.parametrize("arguments, word", [
     (["trian", TINY], "did you mean 'train'"), (["train", "no/such.py"], "no config file"),
     (["eval", "no/such/run"], "is no run folder"), (["eval", "x", "--samples", "0"], "samples = 0"),
