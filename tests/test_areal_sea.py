@@ -96,9 +96,10 @@ def test_a_plan_that_stays_as_it_is_has_no_planner():
 
 
 @pytest.mark.slow
-def test_the_whole_recipe_and_again(tmp_path, capsys):
+def test_the_whole_recipe_and_again(tmp_path, capsys, monkeypatch):
     """Three sets of tasks, a model of the user and five agents out of one file. The second time nothing is made, and with
     another user's model nothing goes on."""
+    monkeypatch.setenv("XLA_FLAGS", "")     # of the processes that it starts: one device each
     file = tmp_path / "recipe.py"
     file.write_text(RECIPE.format(root=str(tmp_path), tests=str(ROOT / "tests")))
     with pytest.raises(SystemExit) as ended:
