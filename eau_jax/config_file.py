@@ -93,7 +93,7 @@ def _checked(method: Callable[[Config], Any], file: Path) -> Callable[[Config], 
         with _explained(file):
             made = method(config)
         if not isinstance(made, Config):
-            raise ConfigError(f"{file} gave a {type(made).__name__}; it must return a Config")
+            raise ConfigError(f"{file} gave type {type(made).__name__}; it must return a Config")
         return made
 
     return checked

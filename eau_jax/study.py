@@ -66,7 +66,7 @@ class Study:
     def __post_init__(self):
         for what in ("environments", "methods", "campaigns"):
             if not isinstance(getattr(self, what), Mapping):
-                raise ConfigError(f"{what} is a {type(getattr(self, what)).__name__}; give a dict, {{name: ...}}")
+                raise ConfigError(f"{what} has type {type(getattr(self, what)).__name__}; give a dict, {{name: ...}}")
         if not self.environments or not self.methods:
             raise ConfigError("a study needs at least one environment and one method; give environments={name: Config} and "
                               "methods={name: function of a Config}")
@@ -92,7 +92,11 @@ class Study:
             raise ConfigError(f"root = {self.root!r} names no folder; give one such as runs/studies")
         for name, config in self.environments.items():
             if not isinstance(config, Config):
-                raise ConfigError(f"environment {name!r} is a {type(config).__name__}; it must be a Config")
+                raise ConfigError(f"environment {name!r} has type {type(config).__name__}; it must be a Config")
+        for name, method in self.methods.items():
+            if not callable(method):
+                raise ConfigError(f"method {name!r} has type {type(method).__name__}; it must be a function of a Config, such "
+                                  f"as load_method(FILE)")
         first = [(f"method {run.method!r} on {run.environment!r}", configured(self, *run)) for run in cells(self)
                  if run.seed == self.seeds[0]]
         study_inputs.check(self.data, self.users, first)
@@ -177,7 +181,7 @@ def configured(study: Study, environment: str, method: str, seed: int) -> Config
     except Exception as error:  # whatever the user's own function raises
         raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
-        raise ConfigError(f"{where} gave a {type(config).__name__}; it must return a Config")
+        raise ConfigError(f"{where} gave type {type(config).__name__}; it must return a Config")
     if config.sft.role == "user":
         raise ConfigError(f"{where}: sft.role = user makes a model of the user, which is no agent to train on; set it to "
                           f"agent")

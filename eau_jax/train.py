@@ -275,9 +275,10 @@ def report(parts: Parts, folder: RunFolder, trackers: track.Trackers, generation
     folder.append("timings.jsonl", times := {"step": step} | times | {"traces": traces(parts)})
     trackers.update(step, metrics, times)
     watch.at("updates", step, parts.config.learn.steps)
+    entropy = metrics.get("learn/entropy", float("nan"))    # not known while only the critic learns
     watch.say(f"update {step}/{parts.config.learn.steps}  score {metrics['rollout/score_mean']:.3f}  "
               f"success {metrics['rollout/success_rate']:.2f}  turns {metrics['rollout/turns_mean']:.1f}  "
-              f"entropy {metrics.get('learn/entropy', float('nan')):.2f}  "
+              f"entropy {f'{entropy:.2f}' if np.isfinite(entropy) else '-'}  "
               f"{sum(times[name] for name in ('rollout_s', 'annotate_s', 'update_s')):.1f} s")
 
 

@@ -156,7 +156,7 @@ def test_a_misspelt_knob_of_the_base_is_refused():
 
 @pytest.mark.parametrize("text, name, words", [
     (None, "", "no method file"), ("x = 1\n", "", "defines no function `method"),
-    ("def method(config):\n    return 3\n", "", "gave a int; it must return a Config"),
+    ("def method(config):\n    return 3\n", "", "gave type int; it must return a Config"),
     ("def method(config):\n    return config.nme\n", "", "mine.py, line 2: AttributeError"),
     ("def method(config):\n    return config\n", ":other", "defines no function `other"),
     ("import eau_jax.nothing\n", "", "mine.py, line 1"),
