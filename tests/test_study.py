@@ -241,7 +241,7 @@ GOOD = ("from pathlib import Path\nfrom eau_jax.config_file import load_config, 
 
 @pytest.mark.parametrize("changes, arguments, words", [
     ("baseline='by_tokn', methods={'by_token': lambda c: c}", [], "baseline = 'by_tokn' is none of the methods; did you mean 'by_token'"),
-    ("methods={'a': lambda c: None}", [], "method 'a' on 'intention' gave a NoneType; it must return a Config"),
+    ("methods={'a': lambda c: None}", [], "method 'a' on 'intention' gave type NoneType; it must return a Config"),
     ("methods={'a': lambda c: replace(c, {'learn.stepz': 3})}", [], "method 'a' on 'intention': no setting 'stepz' in Learn; did you mean 'steps'"),
     ("methods={'a': lambda c: replace(c, {'learn.minibatches': 3})}", [], "method 'a' on 'intention': rollout.tasks = 2"),
     ("methods={'a': lambda c: replace(c, {'knobs': {'rl.gama': 1}})}", [], "method 'a' on 'intention': unknown knob 'rl.gama'"),
