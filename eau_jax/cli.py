@@ -248,6 +248,9 @@ def _learn(command: str, arguments: list[str]) -> int:
         for name, why in (("profile", "makes no updates"), ("resume", "begins again what it did not finish")):
             if getattr(launch, name):
                 raise ConfigError(f"{name} = {getattr(launch, name)} would do nothing: `sft` {why}; leave it out")
+    if launch.processes > 1 and config.rollout.max_staleness:
+        raise ConfigError(f"processes = {launch.processes} cannot go with rollout.max_staleness = "
+                          f"{config.rollout.max_staleness}, for processes do everything in the same order; set one of them back")
     processes.join(launch.processes)
     if command == "train":
         # What a full disk does is said once, by the save that fails: not by Orbax, nor by the compilation cache.

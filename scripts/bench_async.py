@@ -172,9 +172,14 @@ def main() -> None:
     for name in ("tasks", "group", "seeds"):
         if getattr(settings, name) < 1:
             parser.error(f"--{name} {getattr(settings, name)}; give 1 or more")
-    if min(settings.slots, settings.learn_s, settings.straggler_s, settings.updates) < 0 or not settings.median_s > 0:
-        parser.error("times and counts must be 0 or more, the median above 0")
+    if not (0 <= settings.learn_s < math.inf and 0 <= settings.straggler_s < math.inf and 0 < settings.median_s < math.inf
+            and min(settings.slots, settings.updates) >= 0):
+        parser.error("times and counts must be 0 or more and finite, the median above 0")
     if settings.real:
+        idle = ("seconds", "tasks", "group", "slots", "learn_s", "straggler_s", "seeds")
+        given = [name for name in idle if getattr(settings, name) != parser.get_default(name)]
+        if given:
+            parser.error(f"--{given[0].replace('_', '-')} would do nothing with --real; leave it out")
         CACHE.mkdir(exist_ok=True)
         return real(settings.median_s, max(settings.updates or 12, 4))
     settings.updates = settings.updates or 60

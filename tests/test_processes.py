@@ -16,12 +16,14 @@ import pytest
 import tiny_config
 
 from eau_jax import follow, meeting, processes
+from eau_jax.cli import main
 from eau_jax.config import ConfigError
 from eau_jax.core.records import read_lines
 from eau_jax.core.sharding import make_mesh
 from eau_jax.together import leaders_mesh
 
 ROOT = Path(__file__).resolve().parent.parent
+QUICKSTART = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 FIRST = {"JAX_COORDINATOR_ADDRESS": "127.0.0.1:8476", "JAX_PROCESS_ID": "0"}
 
 
@@ -96,6 +98,12 @@ def test_all_meet_whoever_comes_first():
 def test_every_process_hears_what_is_wrong(who, message):
     for said in meet(*who, wait_s=0.3 if "come" in message else 5.0):
         assert message in said
+
+
+def test_collecting_ahead_on_several_processes_is_refused_before_they_meet(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", QUICKSTART, "--processes", "2", "--rollout.max-staleness", "2"])
+    assert "processes = 2 cannot go with rollout.max_staleness = 2" in capsys.readouterr().err
 
 
 def test_a_leader_that_is_not_there_is_named():

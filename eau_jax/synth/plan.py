@@ -67,6 +67,8 @@ class SynthPlan:
     """what an earlier evolution has made of the plan, or its author: weights, parameters, gates, quarantine"""
 
     def __post_init__(self):
+        if self.name != self.name.strip() or self.name in ("", ".", "..") or "/" in self.name:
+            raise ValueError(f"name = {self.name!r} cannot be a folder of a synthesis; allowed: any other plain folder name")
         if self.count < 1 or self.shard < 1 or self.jobs < 1 or self.seed < 0 or self.novices < 0 or self.per_signature < 1:
             raise ValueError(f"count = {self.count}, shard = {self.shard}, jobs = {self.jobs}, per_signature = "
                              f"{self.per_signature}, seed = {self.seed}, novices = {self.novices}; allowed: 1 or more for "

@@ -3,6 +3,7 @@
 import pytest
 
 from eau_jax import synth_command
+from eau_jax.cli import main
 from eau_jax.synth.compose import NoSkeleton, compose
 from eau_jax.synth.domains.telecom import telecom
 from eau_jax.synth.plan import SynthPlan, items
@@ -34,6 +35,13 @@ def test_what_no_sub_tasks_fit_is_named():
 def test_a_domain_that_is_not_there_is_named(where):
     with pytest.raises(ValueError, match="no domain at|is no Domain"):
         load_domain(where)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../outside", "a/b", " x"])
+def test_a_name_that_is_no_folder_is_refused(tmp_path, capsys, name):
+    with pytest.raises(SystemExit, match="2"):
+        main(["synth", PLAN, "--name", name, "--root", str(tmp_path)])
+    assert f"name = {name!r} cannot be a folder" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
