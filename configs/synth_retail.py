@@ -2,8 +2,8 @@
 
 Reproduces   nothing published. No model, no network, no upstream files.
 Hardware     1 CPU core.
-Time         about two minutes.
-Expected     about 950 tasks.
+Time         about a minute.
+Expected     1,054 of 1,100 are kept (25 seconds with --jobs 2).
 Command      eau-jax synth configs/synth_retail.py
 """
 
