@@ -80,7 +80,8 @@ class Compare:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Compares a folder with the upstream benchmark files by their SHA-256; exit status 1 when something is missing or different."""
+    """Compares a folder with the upstream benchmark files by their SHA-256; exit status 1 when something is missing or
+    different."""
 
     folder: tyro.conf.Positional[str] = "data"
     """holds usergym/ and tau2/"""
@@ -220,8 +221,8 @@ def _run(arguments: list[str]) -> int:
 
 def _learn(command: str, arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
-        print(f"usage: eau-jax {command} CONFIG [settings]\n\nCONFIG comes first and is a Python file such as configs/quickstart.py. "
-              f"`eau-jax {command} CONFIG --help` lists its settings and knobs.")
+        print(f"usage: eau-jax {command} CONFIG [settings]\n\nCONFIG comes first and is a Python file such as "
+              f"configs/quickstart.py. `eau-jax {command} CONFIG --help` lists its settings and knobs.")
         return 0 if arguments in ([], ["-h"], ["--help"]) else 2
     path, method = arguments[0], named_method(arguments[1:])
     before = bare = load_config(path)
@@ -316,7 +317,8 @@ def _compare_methods(arguments: list[str]) -> int:
 
     if not arguments or arguments[0].startswith("-"):
         print("usage: eau-jax compare-methods STUDY [settings]\n\nSTUDY comes first and is a Python file with "
-              "`study() -> Study`, such as configs/study_quickstart.py. `eau-jax compare-methods STUDY --help` lists its settings.")
+              "`study() -> Study`, such as configs/study_quickstart.py. `eau-jax compare-methods STUDY --help` lists its "
+              "settings.")
         return 0 if arguments in ([], ["-h"], ["--help"]) else 2
     path = arguments[0]
     study, launch = studies.parse(path, call(path, "study", studies.Study), arguments[1:])

@@ -55,7 +55,8 @@ class _Follower:
         self.does: dict[str, Callable[..., None]] = {
             "config": self._compare, "model": self._load, "cold_start": self._load_cold_start,
             "init_tower": self._init_tower, "fine_tune": self._fine_tune,
-            "fine_tuned": lambda: self._whole(lora.join(self._tower[1], self._tower[0].params)), "open": self._open, "init": self._init, "restore_latest": self._restore_latest, "restore": self._restore,
+            "fine_tuned": lambda: self._whole(lora.join(self._tower[1], self._tower[0].params)),
+            "open": self._open, "init": self._init, "restore_latest": self._restore_latest, "restore": self._restore,
             "restart_critic": self._restart_critic, "annotate": self._annotate, "update": self._update,
             "weights": lambda: self._whole(policy_weights(self._state)), "save": self._save,
             "wait": lambda: self._store.wait(), "close": lambda: self._store.close(), "stopping": stopping}

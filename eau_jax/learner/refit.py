@@ -12,7 +12,8 @@ from eau_jax.models import heads
 
 
 def restart_critic(learner: Learner, state: LearnerState) -> LearnerState:
-    """`state`, whose critic is donated, with a value head of zeros, so that V is 0 everywhere, and a critic's optimizer before its first step.
+    """`state`, whose critic is donated, with a value head of zeros, so that V is 0 everywhere, and a critic's optimizer
+    before its first step.
 
     What the head had learned is in the old rewards' units, and so are the optimizer's moments, which would make its next
     steps too long or too short. The trunk keeps what it knows of conversations. Everything else stays as it was.

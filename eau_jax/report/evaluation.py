@@ -116,7 +116,8 @@ def results_tables(folder: str | Path) -> list[Table]:
     for name, result in one.record["results"].items():
         score = interval(result["score"])
         shown.add_row(printable(name), str(result["tasks"]), number(score.mean),
-                      f"{number(score.low)} to {number(score.high)}", *(number(result[what]["mean"]) for what in ("metric", "success")), number(result["turns"]),
+                      f"{number(score.low)} to {number(score.high)}",
+                      *(number(result[what]["mean"]) for what in ("metric", "success")), number(result["turns"]),
                       str(result["infra_errors"]))
     several = sum(bench["averaged"] for bench in one.record["benches"].values()) > 1
     return [shown, _terminal("pass^k", *_passes(one.record)),

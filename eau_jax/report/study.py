@@ -180,7 +180,8 @@ def _pictures(study: Study, runs: Sequence[Run], summary: Summary) -> dict[str, 
             groups = curves.setdefault(run.cell.environment, {})
             groups.setdefault(run.cell.method, []).append(result_of(study, run.cell))
     if curves:
-        panels = {name: {method: groups[method] for method in study.methods if method in groups} for name, groups in curves.items()}
+        panels = {name: {method: groups[method] for method in study.methods if method in groups}
+                  for name, groups in curves.items()}
         made |= {name: plot_runs(panels, metric, plots / f"{name}.png") for name, metric in CURVES.items()}
     scores: dict[str, dict[str, Interval]] = {}
     gains: dict[str, dict[str, Interval]] = {}
@@ -222,12 +223,13 @@ def _body(study: Study, source: str, runs: Sequence[Run], summary: Summary,
         note("Interquartile mean and probability of improvement as in Agarwal et al. 2021 (rliable), with 95 % bootstrap "
              "intervals, runs drawn within each environment. A probability of 0.5 means no difference."),
         tag("h2", "Learning curves"), *(part for name in CURVES for part in _one(shown, name)),
-        note(f"{' and '.join(CURVES.values())} of the training episodes; the band is the 95 % interval of the mean over seeds by Student's t, and "
-             f"may leave the picture."),
+        note(f"{' and '.join(CURVES.values())} of the training episodes; the band is the 95 % interval of the mean over seeds "
+             f"by Student's t, and may leave the picture."),
         tag("h2", "Final scores on held-out tasks"), *_one(shown, "scores"), *_one(shown, "differences"),
         table(("environment", "method", "runs", "before", "after", "gained", f"difference to {study.baseline}", "by Student's t",
                "seeds in which it is higher"), [_score_row(line) for line in summary.lines]),
-        note("Before and after the updates, and the paired gain of the same runs by Student's t. After: mean over seeds and tasks. Intervals are 95 %; the bootstrap draws seeds, then tasks within each. "
+        note("Before and after the updates, and the paired gain of the same runs by Student's t. After: mean over seeds and "
+             "tasks. Intervals are 95 %; the bootstrap draws seeds, then tasks within each. "
              "Differences are paired by seed and task: all methods of a seed play the same tasks, and begin with the same "
              "weights where their settings of model and cold start agree. The picture shows Student's t."),
         tag("h2", "What a run used"), _costs(summary, runs),

@@ -93,8 +93,8 @@ def keeps_secrets(domain: Domain, record: Mapping[str, Any], instance: Instance,
 
 
 def is_playable(rollouts: Iterable[Rollout], most: float) -> Reject | None:
-    """G10, on the oracle's conversations with every persona, of `most` messages of the agent. Where one failed outside everybody's control, nothing is said
-    about the task: it is left out under that code."""
+    """G10, on the oracle's conversations with every persona, of `most` messages of the agent. Where one failed outside
+    everybody's control, nothing is said about the task: it is left out under that code."""
     for rollout in rollouts:
         if rollout.stop == StopReason.INFRA_ERROR.value:
             return Reject("INFRA", rollout.error)
