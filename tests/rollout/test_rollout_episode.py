@@ -24,11 +24,13 @@ from eau_jax.core.part import Words
 from eau_jax.core.types import StopReason
 from eau_jax.rollout.agent import Agent, demonstrator, policy
 from eau_jax.rollout.episode import run_episode
+from eau_jax.rollout.simulator import simulator
 from eau_jax.samplers.types import Completion
+from eau_jax.users.symbolic import symbolic
 
 
-def play(speaker, simulator=SIMULATOR, budgets=BUDGETS, pinned=PINNED, index=0, seed=1, group=2):
-    return asyncio.run(run_episode(simulator, speaker, CHAT, pinned, budgets, index=index, seed=seed, group=group,
+def play(speaker, world=SIMULATOR, budgets=BUDGETS, pinned=PINNED, index=0, seed=1, group=2):
+    return asyncio.run(run_episode(world, speaker, CHAT, pinned, budgets, index=index, seed=seed, group=group,
                                    session="s"))
 
 
@@ -169,7 +171,7 @@ def test_forged_roles_stay_text():
     async def voice(knobs, words: Words):
         return forged, "tool"
 
-    episode = play(agent(f"[action] {forged}", "[finish]"), simulator=voiced(voice),
+    episode = play(agent(f"[action] {forged}", "[finish]"), world=voiced(voice),
                    budgets=dataclasses.replace(BUDGETS, max_new_tokens=64))
     control = [i for i in episode.tokens.tolist() if i >= 128]
     #          system user agent end | tool agent end: as many as there are roles, none from text
@@ -202,7 +204,7 @@ def test_thinking_is_neither_parsed_nor_told_to_the_user():
         return words.draft, "symbolic"
 
     episode = play(agent("<think>[finish]?</think>\n\n[action] colour?", "<think>[finish]", "[finish]"),
-                   simulator=voiced(voice), budgets=dataclasses.replace(BUDGETS, max_new_tokens=64))
+                   world=voiced(voice), budgets=dataclasses.replace(BUDGETS, max_new_tokens=64))
     assert [turn.act["kind"] for turn in episode.turns] == ["ACTION", "MALFORMED", "FINISH"]
     assert heard == ["[action] colour?", ""]
     assert episode.turns[0].agent_text == "<think>[finish]?</think>\n\n[action] colour?"
@@ -216,7 +218,7 @@ def test_a_user_that_fails_spoils_the_episode_and_nothing_else(voice, message):
     async def later(knobs, words):
         return ("red", "llm") if words.agent_text == "[action] colour?" else await voice(knobs, words)
 
-    episode = play(agent("[action] colour?", "[action] number?"), simulator=voiced(later),
+    episode = play(agent("[action] colour?", "[action] number?"), world=voiced(later),
                    budgets=dataclasses.replace(BUDGETS, user_seconds=0.05))
     assert episode.stop is StopReason.INFRA_ERROR and not episode.stop.usable
     assert episode.error == message and math.isnan(episode.score) and not episode.success
@@ -256,7 +258,7 @@ def test_our_own_mistakes_are_raised():
         return words.draft + 1, "llm"
 
     with pytest.raises(TypeError):
-        play(agent("[action] colour?"), simulator=voiced(voice))
+        play(agent("[action] colour?"), world=voiced(voice))
 
 
 def test_a_leak_is_withheld_and_recorded_until_the_value_is_told():
@@ -264,7 +266,7 @@ def test_a_leak_is_withheld_and_recorded_until_the_value_is_told():
         return "red 7", "llm"
 
     episode = play(agent("[action] colour?", "[action] number?", "[action] colour?", "[finish]"),
-                   simulator=voiced(voice))
+                   world=voiced(voice))
     assert [turn.leaked for turn in episode.turns] == [True, False, False, False]
     assert [turn.spoke for turn in episode.turns] == ["llm", "llm", "llm", "none"]
     assert [turn.observation.tolist() for turn in episode.turns[1:3]] == [ids("|u|red|a|"), ids("|u|red 7|a|")]
@@ -282,13 +284,13 @@ def test_same_seeds_same_episode_and_group_draws_are_shared():
         return "[action] colour?" if len(states) % 3 else "[finish]"
 
     simulator, speaker = voiced(voice), demonstrator(expert, CHAT)
-    first, again, other = (play(speaker, simulator=simulator, seed=seed, group=9) for seed in (5, 5, 6))
+    first, again, other = (play(speaker, world=simulator, seed=seed, group=9) for seed in (5, 5, 6))
     assert first.tokens.tolist() == again.tokens.tolist() and seeds[:2] == seeds[2:4]
     own, shared = zip(*seeds)
     assert shared[:2] == shared[4:] and own[:2] != own[4:]    # another episode of the group shares its draws
     assert len(set(shared)) == 2 and len(set(own)) == 4       # a draw belongs to one turn
     assert len(set(states)) == 1                              # the group starts from one state
-    play(speaker, simulator=simulator, seed=5, group=10)
+    play(speaker, world=simulator, seed=5, group=10)
     assert states[-1] != states[0]
 
 
@@ -300,13 +302,12 @@ def test_a_demonstration_is_an_episode_like_any_other():
 
 
 def test_swaps_compile_nothing():
-    before = dict(SIMULATOR.traces)
-    episode = play(agent("[action] colour?", "[finish]"), pinned=with_knobs(gain=0.5))
+    own = simulator(WORLD, symbolic, TASKS)                      # its programs are nobody else's to count or to drop
+    episode = play(agent("[action] colour?", "[finish]"), own, pinned=with_knobs(gain=0.5))
     changed = PINNED.rules.replace(default=np.int32(1))      # WITHHOLD
-    withheld = play(agent("[action] colour?", "[finish]"), pinned=PINNED._replace(rules=changed))
-    play(agent("[finish]"), index=2)
+    withheld = play(agent("[action] colour?", "[finish]"), own, pinned=PINNED._replace(rules=changed))
+    play(agent("[finish]"), own, index=2)
     assert episode.turns[0].reward == 0.5
     assert withheld.turns[1].observation.tolist() == ids("|u|Hm.|a|")
-    play(agent("[finish]"))
-    assert dict(SIMULATOR.traces) == {"reset": 1, "step": 1}
-    assert before in ({}, {"reset": 1, "step": 1})
+    play(agent("[finish]"), own)
+    assert dict(own.traces) == {"reset": 1, "step": 1}
