@@ -1,10 +1,12 @@
 """Training runs as child processes that can be ended at any moment, and what runs of one start copy from each other."""
 
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable, Sequence
 
@@ -37,6 +39,18 @@ def play(file: Path, log: Path, look: Callable[[], object], stop: threading.Even
             process.stdin.close()  # which ends a child that is still there
             process.wait()
     return process.returncode
+
+
+def workers(jobs: int) -> ThreadPoolExecutor:
+    """Threads that play `jobs` children at a time, each of which keeps to cores of its own where the system lets it choose and
+    has that many: XLA's threads of one run would wait for those of another."""
+    there = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if not 1 < jobs <= len(there):
+        return ThreadPoolExecutor(jobs)
+    shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for number in range(jobs):
+        shares.put(there[number * len(there) // jobs:(number + 1) * len(there) // jobs])
+    return ThreadPoolExecutor(jobs, initializer=lambda: os.sched_setaffinity(0, shares.get()))   # of the thread, inherited
 
 
 def child() -> None:

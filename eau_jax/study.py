@@ -14,7 +14,6 @@ import json
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Iterator, Mapping, NamedTuple
 
@@ -262,7 +261,7 @@ def run_missing(study: Study, source: str, watch: Watch, jobs: int = 1) -> list[
         starts: dict[tuple[str, int], list[Cell]] = {}
         for cell in todo:
             starts.setdefault((cell.environment, cell.seed), []).append(cell)
-        with ThreadPoolExecutor(jobs) as pool:
+        with child.workers(jobs) as pool:
             try:
                 for future in [pool.submit(one_start, chosen) for chosen in starts.values()]:
                     future.result()
