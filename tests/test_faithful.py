@@ -15,7 +15,7 @@ from eau_jax.core.part import Words
 from eau_jax.rollout.episode import Pinned
 from eau_jax.rollout.simulator import simulator
 from eau_jax.users import noisy
-from eau_jax.users.faithful import facts, opening, unfaithful, verdict
+from eau_jax.users.faithful import facts, invented, opening, unfaithful, verdict
 from eau_jax.users.llm import llm
 from eau_jax.users.role_play import role_play
 from eau_jax.users.rules import compile_rules
@@ -74,6 +74,42 @@ def test_paraphrases_that_keep_the_facts_pass(draft, disclosed, reply):
     ("I want to return the vacuum cleaner and the hiking boots.", (), "I want to talk to the manager.", "left out most")])
 def test_what_drops_or_turns_a_fact_fails(draft, disclosed, reply, why):
     assert re.search(why, unfaithful(draft, disclosed, reply)) and unfaithful(draft, disclosed, draft) == ""
+
+
+@pytest.mark.parametrize("draft, said, reply, made_up", [
+    ("What shall I do?", (), "My zip code is 80488. What shall I do?", "80488"),
+    ("What shall I do?", (), "It is order #W2378156, what now?", "W2378156"),
+    ("Can you say that differently?", (), "I am mia_li_3668, say that again.", "mia_li_3668"),
+    ("Can you say that differently?", (), "Write to mia@example.com.", "mia@example.com"),
+    ("Okay. And now?", (), "I fly to JFK. And now?", "JFK"), ("Okay. And now?", (), "I have four bags. And now?", "four"),
+    ("Okay. And now?", ("Is it 555-1234?",), "It is 555-4321. And now?", "555-4321"),
+    ("Yes, add 2 GB please.", (), "Yes, add 2 GB please, and 3 GB later.", "3")])
+def test_what_nobody_has_told_is_refused(draft, said, reply, made_up):
+    assert unfaithful(draft, (), reply, said) == f"it must not say what nobody has told: {made_up}"
+    assert unfaithful(draft, (), reply, (*said, f"Is it {made_up}?")) == ""
+
+
+@pytest.mark.parametrize("reply", ["OK. And now? This is SO annoying, and NOT nice.", "Okay, one moment. And now?",
+                                   "I'd wait. What now?"])
+def test_what_states_no_value_makes_up_none(reply):
+    assert invented(reply, ()) == [] and unfaithful("Okay. And now?", (), reply) == ""
+
+
+def test_a_user_repeats_what_was_said_and_tells_nothing_else():
+    """What an LLM user may repeat: its request, what it has told, and what either has said."""
+    class Client:
+        identity = {"model": "m"}
+
+        async def complete(self, messages):
+            return f"Sorry, {self.value}? And now?"
+
+    client = Client()
+    words = Words(draft="Okay. And now?", disclosed=(), secrets=(), opening="My line 7 is dead.", seed=0, group_seed=0,
+                  agent_text="Is it 11 or 12?", known=("555-1234",),
+                  history=(("user", "My line 7 is dead."), ("agent", "And 21?"), ("user", "Yes.")))
+    for user in (llm(client), role_play(client)):
+        for client.value, spoke in (("7", "llm"), ("12", "llm"), ("21", "llm"), ("555-1234", "llm"), ("13", "draft")):
+            assert asyncio.run(speak(user, user.knobs, words)).spoke == spoke, client.value
 
 
 @functools.cache

@@ -1,11 +1,12 @@
-"""Whether a reply tells what its draft tells: values, numbers, names and codes, what stands in quotation marks, and the
-answer (yes, no or maybe) that it gives.
+"""Whether a reply tells what its draft tells and makes up nothing: values, numbers, names and codes, what stands in
+quotation marks, and the answer (yes, no or maybe) that it gives.
 
 A model words a reply after the state has moved as if the draft had been said. So what a draft states has to stand in the
 reply too, and must not be turned round. This is a matter of words: two values that have changed places pass, and a
 paraphrase without the words that are looked for here does not. Of a long draft at least half has to be there. An
 environment puts what is to be said word for word, such as a reading of a screen, in quotation marks. Small talk states
-nothing, and may be worded in any way that answers nothing.
+nothing, and may be worded in any way that answers nothing. But whatever is said, its numbers, ids and codes have to come
+from the draft, from what the user may tell, or from what was said before.
 """
 
 import re
@@ -21,6 +22,7 @@ _LETTERS = 4
 _QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”' r"|(?<!\w)'([^']+)'(?!\w)")
 _TOKEN = re.compile(r"\[\w+\]|(?:(?<![\w.])-)?\w+(?:(?:[-.:/@+']|=-?)\w+)*")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9]+")
+_CODE = re.compile(r"(?!YES|NOT|YOU|THE|AND|WHY|HOW|ALL|NOW)[A-Z]{3}")   # an airport's; words in capitals may be emphasis
 _SAME = {ord("’"): "'", ord("−"): "-", ord("–"): "-", ord("‑"): "-"}
 _NUMBERS = {word: str(number) for number, word in enumerate(
     "two three four five six seven eight nine ten eleven twelve".split(), 2)}
@@ -40,18 +42,21 @@ _RIGHT = re.compile(r"^(?:exactly|indeed|absolutely|certainly|definitely|of cour
 _WRONG = re.compile(r"\b(?:wrong|incorrect|false|untrue)\b")
 
 
-def unfaithful(draft: str, disclosed: Sequence[str], reply: str) -> str:
-    """What a reply leaves out or turns round, said to the model that wrote it; "" for nothing.
+def unfaithful(draft: str, disclosed: Sequence[str], reply: str, said: Sequence[str] = ()) -> str:
+    """What a reply leaves out, turns round or makes up, said to the model that wrote it; "" for nothing.
 
     Args:
       draft: the environment's own words; they are always faithful to themselves.
       disclosed: values that the reply may tell; those in the draft it has to tell.
+      said: what else was said or told, by whomever; its numbers and codes may be repeated.
     """
     draft, reply = draft.translate(_SAME), reply.translate(_SAME)
     values, exact = facts(draft, disclosed)
     missing = [value for value in values if not tells(reply, value)] + [each for each in exact if not _holds(reply, each)]
     if missing:
         return f"it left out what it must mention, word for word: {'; '.join(missing)}"
+    if made_up := invented(reply, (draft, *disclosed, *said)):
+        return f"it must not say what nobody has told: {'; '.join(made_up)}"
     degrees = _DEGREES & set(_tokens(draft))
     if degrees and (added := _DEGREES & set(_tokens(reply)) - degrees):
         return f"it must not say: {'; '.join(sorted(added))}"
@@ -68,6 +73,13 @@ def unfaithful(draft: str, disclosed: Sequence[str], reply: str) -> str:
             return "it left out that something is not so, or will not be done"
     turned = [fact for fact in (*values, *exact) if _denied(fact, draft) != _denied(fact, reply)]
     return f"it denied, or no longer denies, what it must mention: {'; '.join(turned)}" if turned else ""
+
+
+def invented(reply: str, known: Sequence[str]) -> list[str]:
+    """The numbers, ids and codes in a reply that stand in none of the texts `known`, not even as a part of one there."""
+    there = {part for text in known for token in _tokens(text.translate(_SAME)) for part in _split(token)}
+    found = [token for token in _raw(reply.translate(_SAME)) if _is_value(token) and not there >= _split(_plain(token))]
+    return list(dict.fromkeys(found))
 
 
 def facts(draft: str, disclosed: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -139,6 +151,22 @@ def _is_code(token: str) -> bool:
             or any(char.isdigit() or char in "_@=" for char in token))
 
 
+def _is_value(token: str) -> bool:
+    """Whether a token is a number, an id or a code."""
+    return bool(_CODE.fullmatch(token)) or any(char.isdigit() or char in "_@" for char in _plain(token))
+
+
+def _plain(token: str) -> str:
+    """As `_tokens` gives it."""
+    token = folded(token)
+    return _NUMBERS.get(token, token)
+
+
+def _split(token: str) -> set[str]:
+    """A token and what its signs join."""
+    return {part for part in re.split(r"[^\w]+|_", token) if part}
+
+
 def _raw(text: str) -> list[str]:
     """Words, numbers, codes and [tags], without the commas of thousands and spaces around "="."""
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", re.sub(r"\s*=\s*", "=", text))
@@ -146,7 +174,7 @@ def _raw(text: str) -> list[str]:
 
 
 def _tokens(text: str) -> list[str]:
-    return [_NUMBERS.get(token, token) for token in _raw(folded(text))]
+    return [_plain(token) for token in _raw(folded(text))]
 
 
 def _holds(text: str, fact: str) -> bool:

@@ -3,9 +3,9 @@
 The model is told what a reply may contain and nothing else: the request, the agent's message, the draft and the values
 that the draft discloses. It holds no secret, so it can at most guess one; `users.voice.speak` checks that.
 
-The state has advanced as if the draft had been said. So a reply that leaves out or turns round what the draft tells
-(`users.faithful`), is cut off or empty, is far too long, or is not plain words, is asked for once more, with what was wrong
-with it; then the draft stands, and the turn is recorded as spoken by "draft".
+The state has advanced as if the draft had been said. So a reply that leaves out or turns round what the draft tells, or
+makes something up (`users.faithful`), is cut off or empty, is far too long, or is not plain words, is asked for once more,
+with what was wrong with it; then the draft stands, and the turn is recorded as spoken by "draft".
 """
 
 from typing import Any, Mapping, Protocol
@@ -119,7 +119,8 @@ def fault(knobs: Knobs, words: Words, text: str, cut: bool) -> str:
         return f"it was too long; write at most {_limit(knobs, words)} words and nothing else"
     if "<tool_call>" in text:
         return "it was a tool call; write words"
-    return faithful.unfaithful(words.draft, words.disclosed, text)
+    said = (words.opening, words.agent_text, *words.known, *(each for _, each in words.history))
+    return faithful.unfaithful(words.draft, words.disclosed, text, said)
 
 
 def _limit(knobs: Any, words: Words) -> int:
