@@ -28,9 +28,9 @@ META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16,
 
 
 def whole(name: str, bucket=None) -> Config:
-    """A small config with all of EAU but its RL method."""
+    """A small config with all of EAU but its RL method; an update's batch is 64 episodes."""
     base = load_config(str(CONFIGS / f"{name}.py"))
-    return replace(base, {"user": mixture(fickle, noisy), "meta": META, "eval.user": OTHER, "tasks.bucket": bucket,
+    return replace(base, {"rollout.tasks": 16, "learn.minibatches": 2, "user": mixture(fickle, noisy), "meta": META, "eval.user": OTHER, "tasks.bucket": bucket,
                           "knobs": {**base.knobs, "user.epsilon": 0.5}})
 
 
