@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any, Callable, Iterator, Mapping
 
 from eau_jax.config import Config, ConfigError, knob_tree
+from eau_jax.core.fingerprint import fingerprint, lasting
 from eau_jax.core.knobs import nearest, specs
-from eau_jax.fingerprint import fingerprint, lasting
 from eau_jax.learner.critic import no_critic, own_tower
 from eau_jax.learner.state import default_knobs
 

@@ -16,9 +16,9 @@ import numpy as np
 from eau_jax import __version__
 from eau_jax.config import Config
 from eau_jax.config_file import describe
+from eau_jax.core.fingerprint import files
 from eau_jax.core.records import RunFolder, RunFolderError
 from eau_jax.eval.held_out import sealed_file
-from eau_jax.fingerprint import files
 from eau_jax.meta import audit
 
 # What a config decided: where one of these is there, the config can no longer be another.

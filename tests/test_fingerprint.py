@@ -13,9 +13,9 @@ from eau_jax import campaign, folder as folders, study as studies
 from eau_jax.algorithms import gae, group, userrl
 from eau_jax.clients.chat import ChatClient
 from eau_jax.config_file import _executed, call, describe, load_config, placed, replace
+from eau_jax.core.fingerprint import files, fingerprint
 from eau_jax.core.records import RunFolderError
 from eau_jax.envs.gyms.intention import intention
-from eau_jax.fingerprint import files, fingerprint
 from eau_jax.progress import Watch
 from eau_jax.study import Study
 from eau_jax.users.llm import llm
@@ -189,7 +189,7 @@ def test_cycles_end(write):
     assert one != fingerprint(write((old, text.replace("n and", "n or") + rest)).part)
 
 
-BARE = ('import linecache, sys\nsys.path.insert(0, sys.argv[1])\nfrom eau_jax.fingerprint import fingerprint\n'
+BARE = ('import linecache, sys\nsys.path.insert(0, sys.argv[1])\nfrom eau_jax.core.fingerprint import fingerprint\n'
         'text = open(sys.argv[2]).read()\nspace = {"__name__": "x"}\n'
         'exec(compile(text, sys.argv[2], "exec"), space)\n'
         'print([fingerprint(space[name]) for name in ("f", "g", "h", "p")])\n')

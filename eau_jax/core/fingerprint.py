@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping
 
 DIGITS = 12
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parent.parent
 _LIBRARY = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _found: dict[int, tuple[Any, str]] = {}   # fingerprints by id, with what they are of: a part may hold a large database
