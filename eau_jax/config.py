@@ -243,6 +243,9 @@ class Sft:
     """only episodes or conversations that succeeded"""
     per_task: int = 0
     """of recorded episodes, the most that are kept of one task, the best first; 0: all"""
+    recent: int = 0
+    """of each conversation only so many exchanges are kept, the last; 0: all. For a model of the user that is asked with as
+    many: see `users.role_play`"""
     episodes: int = 512
     """scripted episodes to imitate, one of a task at most"""
     batch: int = 32
@@ -253,7 +256,7 @@ class Sft:
     """share of the scripted episodes played by the environment's expert; its novice plays the rest"""
 
     def __post_init__(self):
-        at_least(self, 0, "steps", "learning_rate", "min_score", "per_task")
+        at_least(self, 0, "steps", "learning_rate", "min_score", "per_task", "recent")
         at_least(self, 1, "episodes", "batch")
         if not 0 <= self.expert_share <= 1:
             raise ConfigError(f"sft.expert_share = {self.expert_share} is out of range; allowed: 0 to 1")

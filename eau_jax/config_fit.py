@@ -116,6 +116,8 @@ def _refuse_idle(config: Any) -> None:
         (source != "scripted", config.sft, "sft", ("episodes", "expert_share"), f"sft.source is {source}"),
         (source == "scripted", config.sft, "sft", ("files", "min_score", "success_only"), f"sft.source is {source}"),
         (source != "rollouts", config.sft, "sft", ("per_task",), f"sft.source is {source}"),
+        (source != "dialogues" and config.sft.role == "agent", config.sft, "sft", ("recent",),
+         f"sft.source is {source} and sft.role is agent, whose episodes are learned whole"),
         (bool(config.tasks.train_file), config.tasks, "tasks", ("train",), "tasks.train_file is given"),
         (bool(config.tasks.test_file), config.tasks, "tasks", ("test",), "tasks.test_file is given"),
         (meta.proposer is None and not any(swap.task_mix for swap in config.swaps), config.tasks, "tasks", ("bucket",),

@@ -131,6 +131,7 @@ def _encoded(parts: Parts, found: Iterator[tuple[str, Dialogue]], counts: dict[s
     for place, dialogue in found:
         try:
             view = user_view(dialogue) if parts.config.sft.role == "user" else agent_view(dialogue, thoughts=thoughts)
+            view = view._replace(exchanges=view.exchanges[-parts.config.sft.recent:])
         except ValueError as error:
             raise TaskFileError(f"{place}, {error}") from None
         _add(examples, counts, *encode(parts.chat, view, parts.learner.tokens))

@@ -124,6 +124,9 @@ def _user_fits(where: str, told: Mapping[str, Any], users: Sequence[Config]) -> 
     if maker is not None and told["template"] != maker.template.name:
         raise ConfigError(f"{where}: its user's model is asked in the template {told['template']}, but {maker.name!r} is "
                           f"trained in {maker.template.name}; give both the same")
+    if maker is not None and told.get("recent", maker.sft.recent) != maker.sft.recent:
+        raise ConfigError(f"{where}: its user's model is asked with recent = {told['recent']} exchanges of a conversation, "
+                          f"but {maker.name!r} is trained with sft.recent = {maker.sft.recent}; give both the same (0: all)")
 
 
 def _models(identity: Any) -> Iterator[Mapping[str, Any]]:

@@ -115,6 +115,11 @@ def test_of_prefix_rows_the_user_learns_the_longest_and_thresholds_want_their_fi
     assert counted(sft__success_only=True, sft__min_score=1.0)[0] == ["B", "D"]
     user, counts = counted(sft__role="user")
     assert user == ["AC###STOP###", "AC"] and counts["prefixes of another row"] == 1    # one that failed did not end well
+    whole, recent = (demonstrations.gather(parts_for(tmp_path, "dialogues", [file], sft__recent=most), Said())[0]
+                     for most in (2, 1))
+    assert [len(example.tokens) for example in whole] > [len(example.tokens) for example in recent]
+    assert counted(sft__recent=1)[0] == ["B", "D", "E"]
+    assert counted(sft__recent=1, sft__role="user")[0] == ["###STOP###", "C"]
     file.write_text(json.dumps(TALKS[0]))
     with pytest.raises(ConfigError, match="rows.jsonl, line 1: the row does not say how it went, but sft.min_score"):
         counted(sft__min_score=0.5)
@@ -161,6 +166,7 @@ def test_recorded_episodes_are_learned_by_their_tokens_or_else_by_their_text(tmp
      "sft.per_task = 2 would do nothing"),
     ({"sft.steps": 0, "sft.episodes": 512, "sft.batch": 32, "sft.role": "user"}, "sft.role = 'user' would do nothing"),
     ({"sft.role": "tool"}, "sft.role = 'tool'; allowed: agent, user"),
+    ({"sft.recent": 2}, "sft.recent = 2 would do nothing"), ({"sft.recent": -1}, "sft.recent"),
 ])
 def test_settings_that_do_nothing_are_refused(changes, words):
     with pytest.raises(ConfigError) as error:

@@ -132,6 +132,10 @@ def test_a_user_whose_model_nothing_makes_is_refused(recipe, tmp_path):
     asked = role_play(LocalChat(str(model_of(recipe.user)), QWEN3))
     with pytest.raises(ConfigError, match=f"asked in the template {QWEN3.name}, but 'user' is trained in {TINY.name}"):
         recipe.study(agent={"user": asked})
+    brief = role_play(LocalChat(str(model_of(recipe.user)), TINY), 2)
+    with pytest.raises(ConfigError, match="asked with recent = 2 exchanges .* but 'user' is trained with sft.recent = 0"):
+        recipe.study(agent={"user": mixture(symbolic, brief)})
+    recipe.study(agent={"user": brief}, user={"sft.recent": 2})
 
 
 def test_what_would_be_made_for_nothing_is_refused(recipe):

@@ -1,10 +1,10 @@
 """A user whose words are those of a model that was fine-tuned to be the user (EigenData, arXiv:2601.22607).
 
-Such a model sees the conversation with the roles exchanged: what the assistant said comes as the user's messages, and it
-writes the user's side. As with every user, the rules decide and the state follows them. So the model is told only what the
-rules have disclosed so far and what the next reply has to state, such as what a screen shows, which no scenario holds; how
-to say it, and what to say where nothing has to be stated, is the model's. Out of records it is trained on the same prompt,
-one example a turn (`rollout/recorded.py`, `synth/rows.py`).
+Such a model sees the conversation, or the last few exchanges of it, with the roles exchanged: what the assistant said comes
+as the user's messages, and it writes the user's side. As with every user, the rules decide and the state follows them. So
+the model is told only what the rules have disclosed so far and what the next reply has to state, such as what a screen
+shows, which no scenario holds; how to say it, and what to say where nothing has to be stated, is the model's. Out of
+records it is trained on the same prompt, one example a turn (`rollout/recorded.py`, `synth/rows.py`).
 """
 
 import re
@@ -21,8 +21,8 @@ from eau_jax.users.llm import Client, checked, fault, plain, respond
 STOP = "###STOP###"                           # what the model writes when it has nothing more to say
 GREETING = "Hello! How can I help you today?"  # stands before a conversation that the user opens
 
-_SYSTEM = ("You are the user; the messages that you read are the assistant's. Write what the user says next: only what the "
-           f"scenario holds, and when it is asked for. When all is settled, write {STOP}.\n\nScenario:\n{{scenario}}")
+_SYSTEM = ("You are the user; an assistant writes to you. Say only what the scenario holds, and when you are asked for it. "
+           f"When all is settled, write {STOP}.\n\nScenario:\n{{scenario}}")
 _CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
 
 
@@ -31,31 +31,38 @@ class Knobs:
     word_limit: int = knob(60, 5, 400, "the draft stands for a reply of over twice as many words, and over twice its own")
 
 
-def role_play(client: Client) -> User:
+def role_play(client: Client, recent: int = 0) -> User:
     """A user who speaks through a fine-tuned user model. A reply that would not do, by the standard of `users.llm`, or that
     only ends the conversation, is replaced by the draft.
 
+    Args:
+      recent: exchanges that the model sees, the last, as `sft.recent` when it was trained; 0: the whole conversation.
+
     Raises:
-      ValueError: when `client` is none.
+      ValueError: when `client` is none, or `recent` no whole number of 0 or more.
     """
     checked(client)
+    if type(recent) is not int or recent < 0:
+        raise ValueError(f"recent = {recent!r}; allowed: whole numbers of 0 or more; 0: the whole conversation")
 
     async def voice(knobs: Knobs, words: Words) -> tuple[str, str]:
-        said = await client.complete(request(words))
+        said = await client.complete(request(words, recent))
         text = plain(said).replace(STOP, "").strip()   # the rules decide when the conversation ends
         wrong = fault(knobs, words, text, isinstance(said, Said) and said.finish == "length")
         return (words.draft, "draft") if wrong else (text, "llm")
 
     return User(name="role_play", knobs=Knobs(), respond=respond, voice=voice,
-                identity={"kind": "role_play"} | dict(client.identity))
+                identity={"kind": "role_play", "recent": recent} | dict(client.identity))
 
 
-def request(words: Words) -> list[dict[str, str]]:
-    """The conversation so far as the user's model sees it, ending with the assistant's message."""
-    said = [{"role": "assistant", "content": text} if role == "user" else {"role": "user", "content": spoken(text)}
-            for role, text in (*words.history, ("agent", words.agent_text))]
-    return [{"role": "system", "content": system(scenario(words.opening, words.known, words.draft))},
-            {"role": "user", "content": GREETING}, *said]
+def request(words: Words, recent: int = 0) -> list[dict[str, str]]:
+    """The conversation so far as the user's model sees it, ending with the assistant's message; of `recent` exchanges, where
+    that is not 0."""
+    said = [("user", GREETING), *(("assistant", text) if role == "user" else ("user", spoken(text))
+                                  for role, text in (*words.history, ("agent", words.agent_text)))]
+    seen = said[1 - 2 * recent:] if recent else said
+    return [{"role": role, "content": text} for role, text in
+            (("system", system(scenario(words.opening, words.known, words.draft))), *seen)]
 
 
 def system(scenario: str) -> str:
@@ -74,7 +81,7 @@ def scenario(opening: str, known: Sequence[str], reply: str = "") -> str:
     """
     answer = faithful.verdict(faithful.opening(reply))
     lines = [f"Request: {opening}", *(f"Known: {value}" for value in dict.fromkeys(known)),
-             *(f"Say: {fact}" for fact in faithful.facts(reply, known)[1])]
+             *(f'Say: "{fact}"' for fact in faithful.facts(reply, known)[1])]
     return "\n".join([*lines, f"Answer: {answer}"] if answer else lines)
 
 

@@ -356,10 +356,11 @@ def test_training_and_playing_give_the_user_the_same_words():
     words = Words(draft="x", disclosed=("red",), secrets=(), opening=record["opening"], agent_text=turn["agent"], seed=0,
                   group_seed=0, history=(("user", record["opening"]),), known=("red",))
     view = user_view(list(recorded.user_dialogues(record))[1])
-    flat = [("system", view.system)]
-    for exchange in view.exchanges[:2]:
-        flat += [("user", exchange.heard), ("assistant", exchange.said)]
-    assert [(message["role"], message["content"]) for message in role_play.request(words)] == flat[:-1]
+    for recent, kept in ((0, view.exchanges), (1, view.exchanges[-1:]), (2, view.exchanges), (9, view.exchanges)):
+        flat = [("system", view.system)]
+        for exchange in kept:
+            flat += [("user", exchange.heard), ("assistant", exchange.said)]
+        assert [(message["role"], message["content"]) for message in role_play.request(words, recent)] == flat[:-1]
 
 
 def test_filters_keep_what_they_say(tmp_path):
