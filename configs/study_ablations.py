@@ -1,4 +1,4 @@
-"""What each part of EAU is worth, on top of PPO, UserRL and InfoPO: 24 arms on Intention and telecom, three seeds.
+"""What each part of EAU is worth, on top of PPO, UserRL and InfoPO: 24 arms on Intention and ColBench, three seeds.
 
 Reproduces   nothing published: EAU's ablations at toy size (ablations.py says what each leaves out). Users, budget and the
              sharing of it in campaigns are those of study_eau.py.

@@ -1,4 +1,4 @@
-"""EAU against plain PPO, a generic meta-agent and changes between runs only, on Intention and telecom, five seeds.
+"""EAU against plain PPO, a generic meta-agent and changes between runs only, on Intention and ColBench, five seeds.
 
 Reproduces   nothing published: EAU's comparison at toy size. In training the user drifts, leaves, paraphrases and leaks; on
              the held-out tasks he is another one, who drifts and leaves twice as often, paraphrases nearly always and never
@@ -27,11 +27,16 @@ OTHER = noisy._replace(name="noisy_other", knobs=noisy.knobs.replace(drift=0.2, 
 META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16, anchor_every=6)
 
 
-def whole(name: str, bucket=None) -> Config:
+def whole(name: str, bucket) -> Config:
     """A small config with all of EAU but its RL method; an update's batch is 64 episodes."""
     base = load_config(str(CONFIGS / f"{name}.py"))
     return replace(base, {"rollout.tasks": 16, "learn.minibatches": 2, "user": mixture(fickle, noisy), "meta": META, "eval.user": OTHER, "tasks.bucket": bucket,
                           "knobs": {**base.knobs, "user.epsilon": 0.5}})
+
+
+def colbench() -> Config:
+    """Half of the cold start, which leaves more to learn."""
+    return replace(whole("colbench_small", lambda task: f"facts_{len(task.data['facts'])}"), {"sft.steps": 400})
 
 
 def arm(rl: str, ablation: str):
@@ -49,7 +54,7 @@ def plain(config: Config) -> Config:
 def study() -> Study:
     return Study(
         name="eau",
-        environments={"intention": whole("quickstart", intention_tasks.bucket), "telecom": whole("telecom_small")},
+        environments={"intention": whole("quickstart", intention_tasks.bucket), "colbench": colbench()},
         methods={"ppo": plain, "generic": arm("ppo", "generic"), "cross_run": arm("eau", "cross_run"),
                  "eau": arm("eau", "eau")},
         baseline="ppo",

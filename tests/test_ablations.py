@@ -64,8 +64,8 @@ def test_the_study_of_eau():
     one = study("study_eau")
     assert list(one.methods) == ["ppo", "generic", "cross_run", "eau"]
     assert one.campaigns.keys() == one.methods.keys() - {"ppo"}
-    assert one.seeds == (0, 1, 2, 3, 4) and one.by_episodes and list(one.environments) == ["intention", "telecom"]
-    arms = {method: configured(one, "telecom", method, 0) for method in one.methods}
+    assert one.seeds == (0, 1, 2, 3, 4) and one.by_episodes and list(one.environments) == ["intention", "colbench"]
+    arms = {method: configured(one, "colbench", method, 0) for method in one.methods}
     assert [epsilon(made) for made in arms.values()] == [0.0, 0.0, 0.5, 0.5]
     assert [made.meta.between_runs for made in arms.values()] == [False, True, True, False]
     batch = arms["ppo"].rollout.tasks * arms["ppo"].rollout.group
