@@ -12,7 +12,7 @@ import tyro
 
 from eau_jax.algorithms import correction, gae, loss, reduction, view, whiten
 from eau_jax.config_fit import ConfigError, refuse_misfits
-from eau_jax.core import batching, knobs as knob
+from eau_jax.core import batching, knobs as knob, time_limit
 from eau_jax.learner.critic import own_tower
 from eau_jax.learner.state import default_knobs
 from eau_jax.models.config import ATTENTION, LORA_TARGETS, REMAT, Lora
@@ -182,14 +182,17 @@ class Rollout:
 
     def __post_init__(self):
         at_least(self, 1, "tasks", "group", "max_new_tokens", "slots")
-        at_least(self, 0, "top_k", "infra_retries", "refill", "max_staleness", "straggler_s")
+        at_least(self, 0, "top_k", "infra_retries", "refill", "max_staleness")
         at_least(self, self.max_new_tokens + 1, "max_tokens")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"rollout.top_p = {self.top_p} is out of range; allowed: above 0, up to 1")
         if isinstance(self.sampler, SGLang):
             refuse_filters(self.top_p, self.top_k)
-        if not self.deadline_s > 0:
-            raise ConfigError(f"rollout.deadline_s = {self.deadline_s} is out of range; allowed: above 0")
+        if not time_limit.fits(self.deadline_s):
+            raise ConfigError(f"rollout.deadline_s = {self.deadline_s} is out of range; allowed: {time_limit.ALLOWED}")
+        if self.straggler_s != 0 and not time_limit.fits(self.straggler_s):
+            raise ConfigError(f"rollout.straggler_s = {self.straggler_s} is out of range; allowed: {time_limit.ALLOWED}, or 0 "
+                              f"for no limit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,7 +375,9 @@ class Meta:
         at_least(self, self.ttl_least, "ttl_most")
         if set(knob.OWNERS) <= set(self.fixed):
             raise ConfigError(f"meta.fixed = {self.fixed} leaves nothing to change; set meta.proposer to None for that")
-        for name, high in (("blast", 1.0), ("seconds", float("inf")), ("cost", float("inf"))):
+        if not time_limit.fits(self.seconds):
+            raise ConfigError(f"meta.seconds = {self.seconds} is out of range; allowed: {time_limit.ALLOWED}")
+        for name, high in (("blast", 1.0), ("cost", float("inf"))):
             if not 0 < getattr(self, name) <= high:
                 raise ConfigError(f"meta.{name} = {getattr(self, name)} is out of range; allowed: above 0"
                                   + (f", up to {high:g}" if high < float("inf") else ""))

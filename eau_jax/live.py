@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eau_jax.core.records import RunFolderError, read_lines
+from eau_jax.core.time_limit import LONGEST_S
 from eau_jax.meta import interventions
 from eau_jax.meta.interventions import Intervention
 from eau_jax.meta.signals import column
@@ -73,10 +74,10 @@ def show(run: Path, *, once: bool = False, every: float = 2.0) -> None:
 
     Raises:
       RunFolderError: at the first look, as `look`.
-      ValueError: for `every` below 0.1 s.
+      ValueError: for `every` outside 0.1 to LONGEST_S seconds.
     """
-    if not every >= 0.1:
-        raise ValueError(f"every = {every} is out of range; allowed: 0.1 s or more")
+    if not 0.1 <= every <= LONGEST_S:
+        raise ValueError(f"every = {every} is out of range; allowed: 0.1 to {LONGEST_S:g} seconds")
     shown, seen = console(), look(run)
     if once or seen.over or not shown.is_terminal:
         shown.print(draw(run, seen, shown.width))

@@ -249,7 +249,7 @@ def test_what_cannot_start_is_an_infrastructure_error(tmp_path):
     with pytest.raises(ValueError, match="no calls"):
         judge(DOUBLE, calls=())
     for wrong in (dict(call_seconds=0), dict(memory=-1), dict(cpu_seconds=1.5), dict(output=True)):
-        with pytest.raises(ValueError, match=f"Limits.{next(iter(wrong))}: expected a positive (int|float), found"):
+        with pytest.raises(ValueError, match=f"Limits.{next(iter(wrong))}: expected a positive (int|float) up to .*, found"):
             Limits(**wrong)
 
 

@@ -156,7 +156,7 @@ def test_what_is_no_browser_and_no_size(tmp_path):
     for sizes in ((0, 5), (5, 20_000)):
         with pytest.raises(ValueError, match="width and a height from 1 to 10000"):
             screenshot("<p>x", str(path), *sizes)
-    with pytest.raises(ValueError, match="positive time"):
+    with pytest.raises(ValueError, match="a time above 0"):
         screenshot("<p>x", str(path), seconds=0)
 
 

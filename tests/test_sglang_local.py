@@ -94,7 +94,7 @@ def test_the_flags_that_a_cpu_needs():
 @pytest.mark.parametrize("settings, message", [
     (dict(kind="vllm"), "kind is 'vllm'; allowed: sglang, sglang-jax"), (dict(device="tpu"), "sglang with device 'tpu'"),
     (dict(kind="sglang-jax"), "sglang-jax with device 'cuda'; allowed: tpu, cpu"), (dict(tensor=0), "tensor is 0"),
-    (dict(memory=1.0), "memory 1.0"), (dict(port=-1), "port -1"), (dict(start_s=0.0), "start_s 0")])
+    (dict(memory=1.0), "memory 1.0"), (dict(port=-1), "port -1"), (dict(start_s=0.0), "start_s is 0.0; allowed: above 0")])
 def test_settings_that_cannot_work_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         LocalServer(**settings)

@@ -13,6 +13,7 @@ import openai
 
 from eau_jax.clients import address, answer
 from eau_jax.clients.per_loop import PerLoop
+from eau_jax.core import time_limit
 from eau_jax.core.types import ContextFull, InfraError, Said
 
 FIRST_DELAY_S = 0.5   # back-off before the first retry; doubles with each
@@ -61,8 +62,11 @@ class ChatClient:
     """of every completion, thinking included"""
 
     def __post_init__(self):
-        for name, least, kind in (("timeout_s", 1e-3, float), ("deadline_s", 1e-3, float), ("max_retries", 0, int),
-                                  ("max_concurrency", 1, int), ("temperature", 0.0, float), ("max_tokens", 1, int)):
+        for name in ("timeout_s", "deadline_s"):
+            if not time_limit.fits(getattr(self, name)):
+                raise ValueError(f"ChatClient: {name} is {getattr(self, name)!r}; allowed: {time_limit.ALLOWED}")
+        for name, least, kind in (("max_retries", 0, int), ("max_concurrency", 1, int), ("temperature", 0.0, float),
+                                  ("max_tokens", 1, int)):
             value = getattr(self, name)
             if not isinstance(value, (int, kind)) or not value >= least:
                 allowed = f"{'an integer, ' * (kind is int)}{least:g} or more"

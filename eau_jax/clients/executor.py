@@ -22,6 +22,7 @@ import textwrap
 from typing import NamedTuple
 
 from eau_jax.clients import executor_process as process
+from eau_jax.core import time_limit
 
 CODE_LIMIT = 100_000       # characters of a submission
 PACKAGES = ("numpy", "numpy.fft", "numpy.linalg", "numpy.ma", "numpy.polynomial", "numpy.random")
@@ -59,8 +60,10 @@ class Limits:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value, kinds = getattr(self, field.name), (int, float) if field.type is float else (int,)
-            if type(value) not in kinds or not 0 < value < 2**60:
-                raise ValueError(f"Limits.{field.name}: expected a positive {field.type.__name__}, found {value!r}")
+            most = time_limit.LONGEST_S if field.name.endswith("_seconds") else 2**60
+            if type(value) not in kinds or not 0 < value <= most:
+                raise ValueError(f"Limits.{field.name}: expected a positive {field.type.__name__} up to {most:g}, found "
+                                 f"{value!r}")
 
 
 class Result(NamedTuple):

@@ -20,6 +20,7 @@ from typing import Callable
 
 import numpy as np
 
+from eau_jax.core import time_limit
 from eau_jax.core.types import InfraError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -69,9 +70,9 @@ def screenshot(page: str, path: str = "", width: int = 1280, height: int = 960, 
     """
     from PIL import Image  # matplotlib brings it
 
-    if not (0 < width <= 10_000 and 0 < height <= 10_000 and seconds > 0):
-        raise ValueError("expected a width and a height from 1 to 10000 and a positive time, "
-                         f"found {width} x {height}, {seconds} s")
+    if not (0 < width <= 10_000 and 0 < height <= 10_000 and time_limit.fits(seconds)):
+        raise ValueError(f"expected a width and a height from 1 to 10000 and a time {time_limit.ALLOWED}, found "
+                         f"{width} x {height}, {seconds} s")
     path = path or browser()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         frame, picture = Path(folder, "page.html"), Path(folder, "page.png")

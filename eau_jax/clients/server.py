@@ -18,6 +18,7 @@ import urllib.request
 from pathlib import Path
 from typing import Literal, Mapping
 
+from eau_jax.core import time_limit
 from eau_jax.core.types import InfraError
 
 MARGIN = 8        # tokens of context beyond the longest history; servers keep a few for themselves
@@ -88,9 +89,11 @@ class LocalServer:
         if self.device not in allowed[self.kind]:
             raise ValueError(f"LocalServer: {self.kind} with device {self.device!r}; allowed: "
                              f"{', '.join(allowed[self.kind])}")
-        if self.tensor < 1 or not 0 <= self.memory < 1 or not 0 <= self.port < 65536 or not self.start_s > 0:
-            raise ValueError(f"LocalServer: tensor is {self.tensor}, memory {self.memory}, port {self.port}, start_s "
-                             f"{self.start_s:g}; allowed: 1 or more, 0 up to below 1, 0 to 65535, above 0")
+        if self.tensor < 1 or not 0 <= self.memory < 1 or not 0 <= self.port < 65536:
+            raise ValueError(f"LocalServer: tensor is {self.tensor}, memory {self.memory}, port {self.port}; allowed: 1 or "
+                             f"more, 0 up to below 1, 0 to 65535")
+        if not time_limit.fits(self.start_s):
+            raise ValueError(f"LocalServer: start_s is {self.start_s!r}; allowed: {time_limit.ALLOWED}")
 
 
 class ServerProcess:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
+from eau_jax.core import time_limit
 from eau_jax.core.records import read_lines
 from eau_jax.meta.proposal import Batch
 
@@ -60,7 +61,9 @@ class Budget:
     proposals: int = 3         # texts in a batch
 
     def __post_init__(self):
-        for name in ("seconds", "tokens", "cost", "proposals"):
+        if not time_limit.fits(self.seconds):
+            raise ValueError(f"a budget of {self.seconds} seconds; allowed: {time_limit.ALLOWED}")
+        for name in ("tokens", "cost", "proposals"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"a budget of {getattr(self, name)} {name} allows nothing; it must be above 0")
 

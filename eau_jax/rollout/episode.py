@@ -12,6 +12,7 @@ from typing import Any, Awaitable, NamedTuple
 
 import numpy as np
 
+from eau_jax.core import time_limit
 from eau_jax.core.part import Act, Kind, Reply, TimeStep, Words
 from eau_jax.core.types import ContextFull, Episode, InfraError, StopReason, Task, Turn
 from eau_jax.rollout.agent import Agent
@@ -39,9 +40,9 @@ class Budgets:
         if not 1 <= self.min_new_tokens <= self.max_new_tokens:
             raise ValueError(f"min_new_tokens is {self.min_new_tokens} and max_new_tokens {self.max_new_tokens}; a "
                              "turn needs 1 <= min_new_tokens <= max_new_tokens")
-        if not min(self.agent_seconds, self.user_seconds) > 0:
-            raise ValueError(f"the deadlines are {self.agent_seconds:g} s (sampler) and {self.user_seconds:g} s (user)"
-                             "; both must be above 0")
+        if not (time_limit.fits(self.agent_seconds) and time_limit.fits(self.user_seconds)):
+            raise ValueError(f"agent_seconds is {self.agent_seconds} and user_seconds {self.user_seconds}; allowed: "
+                             f"{time_limit.ALLOWED}")
 
 
 class Pinned(NamedTuple):

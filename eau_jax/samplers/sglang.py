@@ -9,6 +9,7 @@ from typing import Any
 
 from eau_jax.clients.address import address
 from eau_jax.clients.server import LocalServer
+from eau_jax.core import time_limit
 from eau_jax.models.config import ModelConfig
 
 
@@ -45,9 +46,11 @@ class SGLang:
         if self.router and len(addresses) < len(self.servers):
             raise ValueError("SGLang: a router does not know the servers that are started here; give addresses alone, or "
                              "leave the router out")
-        if not (self.timeout_s > 0 and self.push_s > 0 and self.retries >= 0):
-            raise ValueError(f"SGLang: timeout_s is {self.timeout_s:g}, push_s {self.push_s:g} and retries {self.retries}; "
-                             "allowed: above 0, above 0, 0 or more")
+        for name in ("timeout_s", "push_s"):
+            if not time_limit.fits(getattr(self, name)):
+                raise ValueError(f"SGLang: {name} is {getattr(self, name)!r}; allowed: {time_limit.ALLOWED}")
+        if not self.retries >= 0:
+            raise ValueError(f"SGLang: retries is {self.retries!r}; allowed: 0 or more")
 
     def __call__(self, config: ModelConfig, *, slots: int, length: int, top_p: float, top_k: int) -> Any:
         """The sampler; servers are reached, or started, with the first weights.

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Callable, Mapping
 
 from eau_jax.clients.calls import Budget
+from eau_jax.core import time_limit
 from eau_jax.core.part import User
 from eau_jax.users.llm import Client, checked, llm
 from eau_jax.users.role_play import role_play
@@ -61,9 +62,11 @@ class Llm:
         if not self.clients:
             raise ValueError("llm: no role has a model, so it would do nothing; give one to some of "
                              f"{', '.join((*ROLES, 'validators'))}, or leave llm out")
-        for name, least in (("teachers", 1), ("repairs", 0), ("concurrency", 1), ("deadline_s", 1e-3), ("max_tokens", 1),
+        if not time_limit.fits(self.deadline_s):
+            raise ValueError(f"llm.deadline_s = {self.deadline_s!r}; allowed: {time_limit.ALLOWED}")
+        for name, least in (("teachers", 1), ("repairs", 0), ("concurrency", 1), ("max_tokens", 1),
                             ("max_usd", 0)):
-            value, kind = getattr(self, name), (int, float) if name in ("deadline_s", "max_usd") else int
+            value, kind = getattr(self, name), (int, float) if name == "max_usd" else int
             if not isinstance(value, kind) or isinstance(value, bool) or not value >= least:
                 raise ValueError(f"llm.{name} = {value!r}; allowed: {'a number, ' if kind is not int else 'an integer, '}"
                                  f"{least:g} or more")

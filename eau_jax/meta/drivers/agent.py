@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from eau_jax import meta
+from eau_jax.core import time_limit
 from eau_jax.meta import snapshot
 from eau_jax.meta.drivers import process
 from eau_jax.meta.proposal import MOST_BYTES, Batch, ProposalError, finding
@@ -62,7 +63,13 @@ class Program(NamedTuple):
 
 
 def proposer(program: Program, idle_seconds: float = IDLE_SECONDS) -> Proposer:
-    """The proposer that runs `program` once a round. A second try, and what to do after it, are the caller's."""
+    """The proposer that runs `program` once a round. A second try, and what to do after it, are the caller's.
+
+    Raises:
+      ValueError: for `idle_seconds` that are no time.
+    """
+    if not time_limit.fits(idle_seconds):
+        raise ValueError(f"{program.name}: idle_seconds is {idle_seconds!r}; allowed: {time_limit.ALLOWED}")
 
     def propose(view: View, budget: Budget) -> Batch:
         try:

@@ -3,6 +3,7 @@
 import os
 import time
 
+from eau_jax.core import time_limit
 from eau_jax.core.records import write_atomic
 from eau_jax.meta.drivers.agent import handed_in
 from eau_jax.meta.inbox_server import complaints
@@ -16,7 +17,12 @@ def human(poll_seconds: float = POLL_S) -> Proposer:
     """Waits until proposal-1.json or finding.json in the inbox is right, or the time is over.
 
     Each version of the file is answered in <name>.answer.txt: what is wrong with it, or that it was accepted.
+
+    Raises:
+      ValueError: for a `poll_seconds` that is no time.
     """
+    if not time_limit.fits(poll_seconds):
+        raise ValueError(f"human: poll_seconds is {poll_seconds!r}; allowed: {time_limit.ALLOWED}")
 
     def propose(view: View, budget: Budget) -> Batch:
         end, answered = time.monotonic() + budget.seconds, ""
