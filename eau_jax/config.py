@@ -191,8 +191,8 @@ class Rollout:
         if not time_limit.fits(self.deadline_s):
             raise ConfigError(f"rollout.deadline_s = {self.deadline_s} is out of range; allowed: {time_limit.ALLOWED}")
         if self.straggler_s != 0 and not time_limit.fits(self.straggler_s):
-            raise ConfigError(f"rollout.straggler_s = {self.straggler_s} is out of range; allowed: {time_limit.ALLOWED}, or 0 "
-                              f"for no limit")
+            raise ConfigError(f"rollout.straggler_s = {self.straggler_s} is out of range; allowed: {time_limit.ALLOWED}, or "
+                              "0 for no limit")
 
 
 @dataclasses.dataclass(frozen=True)
