@@ -17,7 +17,7 @@ from eau_jax.rollout.simulator import simulator
 from eau_jax.users import noisy
 from eau_jax.users.faithful import facts, invented, opening, unfaithful, verdict
 from eau_jax.users.llm import llm
-from eau_jax.users.role_play import role_play
+from eau_jax.users.role_play import numbered, role_play, scenario, spelled
 from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
 from eau_jax.users.voice import speak
@@ -95,6 +95,25 @@ def test_what_states_no_value_makes_up_none(reply):
     assert invented(reply, ()) == [] and unfaithful("Okay. And now?", (), reply) == ""
 
 
+def test_numbers_stand_for_what_has_to_be_said_word_for_word():
+    class Client:
+        identity = {"model": "m"}
+
+        async def complete(self, messages):
+            return self.text
+
+    client, reading = Client(), "Wi-Fi is on. Status bar: signal none, 5G."
+    user = role_play(client)
+    assert numbered(PHONE, ()) == 'It says: "[1]" This is annoying.'
+    assert f"Say [1]: {reading}" in scenario("", (), PHONE).splitlines()
+    assert numbered("Great, it works. ###STOP###", ()) == "Great, it works. ###STOP###"
+    assert numbered("Take 40 of 400, or 4.", ("4",)) == "Take [1] of [2], or 4."
+    words = Words(draft=PHONE, disclosed=(), secrets=(), opening="", agent_text="And?", seed=0, group_seed=0)
+    for client.text, spoken in (('So: "[1]"', (f'So: "{reading}"', "llm")), (PHONE, (PHONE, "llm")),
+                                ('It says: "[2]"', (PHONE, "draft")), ("[0]", (PHONE, "draft"))):
+        assert asyncio.run(speak(user, user.knobs, words))[:2] == spoken
+
+
 def test_a_user_repeats_what_was_said_and_tells_nothing_else():
     """What an LLM user may repeat: its request, what it has told, and what either has said."""
     class Client:
@@ -134,7 +153,7 @@ def test_drafts_of_every_environment(name):
     assert drafts(name)
     loud = noisy.Knobs().replace(paraphrase=1.0, leak=0.0)
     for draft, values in drafts(name).items():
-        assert unfaithful(draft, values, draft) == "", draft
+        assert unfaithful(draft, values, draft) == "" and spelled(numbered(draft, values), draft, values) == draft
         for seed in range(6):
             words = Words(draft=draft, disclosed=values, secrets=(), opening="", agent_text="", seed=seed, group_seed=0)
             said, _ = asyncio.run(noisy.voice(loud, words))

@@ -117,7 +117,8 @@ def user_dialogues(record: Record) -> Iterator[Dialogue]:
     def upto(reply: str) -> Dialogue:
         earlier = tuple(message._replace(learned=False) for message in said)
         system = role_play.system(role_play.scenario(record["opening"], known, reply))
-        return Dialogue(record["system"], earlier + ((Message("user", reply),) if reply else ()), system, ended=not reply)
+        last = (Message("user", role_play.numbered(reply, known)),) if reply else ()
+        return Dialogue(record["system"], earlier + last, system, ended=not reply)
 
     yield upto(record["opening"])
     said.append(Message("user", record["opening"]))

@@ -7,7 +7,8 @@
             messages are those that `users.role_play` asks with
 
 Every row is read back (`rollout.dialogue_file`) before it is kept: what a model would learn is what was said, to the
-character. Files of either kind are learned with sft.source = dialogues and sft.role = agent: the roles are exchanged here.
+character, but for what a user's model writes as a number (`role_play.numbered`). Files of either kind are learned with
+sft.source = dialogues and sft.role = agent: the roles are exchanged here.
 """
 
 import json
@@ -54,16 +55,16 @@ class UserTurn(NamedTuple):
     act: str                  # one of `acts.ACTS`, or FIRST
     facts: Mapping[str, Json]
     success: bool
+    answer: str               # what is learned: what is said, as of `role_play.numbered`
 
     @property
     def row(self) -> dict[str, Json]:
         """As JSON values."""
-        said = self.view.exchanges[self.place].said
         messages = [{"role": "system", "content": self.system}]
         for exchange in self.view.exchanges[:self.place]:
             messages += [{"role": "user", "content": exchange.heard}, {"role": "assistant", "content": exchange.said}]
         messages.append({"role": "user", "content": self.view.exchanges[self.place].heard})
-        return named({"messages": messages, "answer": {"role": "assistant", "content": said},
+        return named({"messages": messages, "answer": {"role": "assistant", "content": self.answer},
                       "reward": float(self.success), "correct": 1,
                       "metadata": {**self.facts, "turn_index": self.place, "act": self.act}})
 
@@ -117,9 +118,10 @@ def user_turns(domain: Domain, source: Source, rollout: Rollout, out: Count) -> 
     task = task_of(domain, domain.dressed(source.scenario.record, rollout.persona))
     opening = domain.env.prompt(task)[1]
     said: list[dict[str, str]] = [{"role": "user", "content": opening}]
-    prompt = lambda known, reply: role_play.system(role_play.scenario(opening, known, reply))
+    asked = lambda known, reply: (role_play.system(role_play.scenario(opening, known, reply)),
+                                  role_play.numbered(reply, known))
     known: list[str] = []
-    systems, acts, fault = [prompt((), opening)], [FIRST], user_fault(source.scenario, rollout)
+    prompts, acts, fault = [asked((), opening)], [FIRST], user_fault(source.scenario, rollout)
     for place, turn in enumerate(rollout.turns):
         if fault is not None and place >= fault.turn:
             out(f"user at fault: {fault.label}")
@@ -128,7 +130,7 @@ def user_turns(domain: Domain, source: Source, rollout: Rollout, out: Count) -> 
             said += [{"role": "assistant", "content": turn["agent"]}, {"role": "user", "content": turn["reply"]}]
             acts.append(turn["act"])
             known += turn["told"]
-            systems.append(prompt(known, turn["reply"]))
+            prompts.append(asked(known, turn["reply"]))
     try:
         row = dialogue_file.to_row({"messages": said, "correct": rollout.success}, "")
         view = user_view(row.dialogue)
@@ -136,11 +138,11 @@ def user_turns(domain: Domain, source: Source, rollout: Rollout, out: Count) -> 
         return out(f"cannot be written as messages ({str(error)[:80]})")
     if [exchange.said for exchange in view.exchanges] != [each["content"] for each in said if each["role"] == "user"]:
         return out("reads back otherwise")
-    for place, (system, act) in enumerate(zip(systems, acts, strict=True)):
+    for place, ((system, answer), act) in enumerate(zip(prompts, acts, strict=True)):
         if act == "leave" or act == "stop" and not rollout.success:
             out(f"{act} of a conversation that failed")
         else:
-            yield UserTurn(system, view, place, act, _facts(domain, source, rollout), rollout.success)
+            yield UserTurn(system, view, place, act, _facts(domain, source, rollout), rollout.success, answer)
 
 
 def named(row: Mapping[str, Json]) -> dict[str, Json]:

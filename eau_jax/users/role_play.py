@@ -5,6 +5,9 @@ as the user's messages, and it writes the user's side. As with every user, the r
 the model is told only what the rules have disclosed so far and what the next reply has to state, such as what a screen
 shows, which no scenario holds; how to say it, and what to say where nothing has to be stated, is the model's. Out of
 records it is trained on the same prompt, one example a turn (`rollout/recorded.py`, `synth/rows.py`).
+
+What has to be said word for word is numbered, and the model writes [1] for the first of it, so that it need not copy long
+readings to the letter. A model that copies them nevertheless is heard as well.
 """
 
 import re
@@ -21,8 +24,10 @@ from eau_jax.users.llm import Client, checked, fault, plain, respond
 STOP = "###STOP###"                           # what the model writes when it has nothing more to say
 GREETING = "Hello! How can I help you today?"  # stands before a conversation that the user opens
 
-_SYSTEM = ("You are the user; an assistant writes to you. Say only what the scenario holds, and when you are asked for it. "
-           f"When all is settled, write {STOP}.\n\nScenario:\n{{scenario}}")
+_SYSTEM = ("You are the user; an assistant writes to you. Say only what the scenario holds, and when you are asked for it; "
+           f"[1] stands for what it has under Say [1]. When all is settled, write {STOP}.\n\nScenario:\n{{scenario}}")
+_SIGN = re.compile(r"###\w+###")
+_NUMBER = re.compile(r"\[(\d+)\]")
 _CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
 
 
@@ -47,7 +52,8 @@ def role_play(client: Client, recent: int = 0) -> User:
 
     async def voice(knobs: Knobs, words: Words) -> tuple[str, str]:
         said = await client.complete(request(words, recent))
-        text = plain(said).replace(STOP, "").strip()   # the rules decide when the conversation ends
+        text = spelled(plain(said), words.draft, words.known)
+        text = text.replace(STOP, "").strip()   # the rules decide when the conversation ends
         wrong = fault(knobs, words, text, isinstance(said, Said) and said.finish == "length")
         return (words.draft, "draft") if wrong else (text, "llm")
 
@@ -81,8 +87,27 @@ def scenario(opening: str, known: Sequence[str], reply: str = "") -> str:
     """
     answer = faithful.verdict(faithful.opening(reply))
     lines = [f"Request: {opening}", *(f"Known: {value}" for value in dict.fromkeys(known)),
-             *(f'Say: "{fact}"' for fact in faithful.facts(reply, known)[1])]
+             *(f"Say [{number}]: {fact}" for number, fact in enumerate(_exact(reply, known), 1))]
     return "\n".join([*lines, f"Answer: {answer}"] if answer else lines)
+
+
+def numbered(reply: str, known: Sequence[str]) -> str:
+    """A reply as the model learns it: [1], [2] and so on in place of what its scenario has under these numbers."""
+    exact = _exact(reply, known)
+    found = "|".join(map(re.escape, sorted(exact, key=len, reverse=True)))
+    number = lambda match: f"[{exact.index(match[0]) + 1}]"
+    return re.sub(rf"(?<!\w)(?:{found})(?!\w)", number, reply) if exact else reply
+
+
+def spelled(text: str, draft: str, known: Sequence[str]) -> str:
+    """What a model says, with the words that its numbers stand for; a number that stands for nothing stays."""
+    exact = _exact(draft, known)
+    return _NUMBER.sub(lambda match: exact[int(match[1]) - 1] if 0 < int(match[1]) <= len(exact) else match[0], text)
+
+
+def _exact(reply: str, known: Sequence[str]) -> list[str]:
+    """What a reply has to state word for word and nobody has told yet; signs such as STOP are none of it."""
+    return faithful.facts(_SIGN.sub(" ", reply), known)[1]
 
 
 def spoken(text: str) -> str:

@@ -45,7 +45,7 @@ def rows(folder, name):
 
 
 def turns(*acts):
-    return [UserTurn(str(place), SimpleNamespace(exchanges=()), 0, act, {}, True) for place, act in enumerate(acts)]
+    return [UserTurn(str(place), SimpleNamespace(exchanges=()), 0, act, {}, True, "") for place, act in enumerate(acts)]
 
 
 def test_agent_rows_are_what_the_agent_said(made):
@@ -237,7 +237,9 @@ def test_a_row_is_what_a_user_model_is_asked_with(domain, atoms):
     rows = [turn.row for turn in user_turns(domain, source, rollout, print)]
     assert rollout.success and len(asked) >= 3 and len(rows) == len(asked) + 2    # the first words and the last
     for words, row in zip(asked, rows[1:]):
-        assert role_play.request(words) == row["messages"] and row["answer"]["content"] == words.draft
+        assert role_play.request(words) == row["messages"]
+        assert role_play.spelled(row["answer"]["content"], words.draft, words.known) == words.draft
         values, exact = faithful.facts(words.draft, words.disclosed)
         assert all(f": {fact}" in row["messages"][0]["content"] for fact in values + exact)
-    assert "Say: " in "".join(row["messages"][0]["content"] for row in rows)
+    numbered = [row for row in rows if "Say [1]: " in row["messages"][0]["content"]]
+    assert numbered and all("[1]" in row["answer"]["content"] for row in numbered)
