@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -187,6 +188,18 @@ def test_cycles_end(write):
     one = fingerprint(write((old, text + rest)).part)
     assert one == fingerprint(write((old, text + rest)).part)
     assert one != fingerprint(write((old, text.replace("n and", "n or") + rest)).part)
+
+
+def test_a_class_without_a_file_counts_by_its_functions(tmp_path, monkeypatch):
+    """As in a notebook."""
+    def made(text):
+        module = ModuleType("notebook")
+        module.__file__ = str(tmp_path / "none.py")
+        monkeypatch.setitem(sys.modules, "notebook", module)
+        exec(f"class Typed:\n    def f(self):\n        return {text}\n", vars(module))
+        return fingerprint(functools.partial(module.Typed))
+
+    assert made("1") == made("1") != made("2")
 
 
 BARE = ('import linecache, sys\nsys.path.insert(0, sys.argv[1])\nfrom eau_jax.core.fingerprint import fingerprint\n'

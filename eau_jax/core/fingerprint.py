@@ -160,9 +160,11 @@ class _Reader:
             return f"{kind.__module__}:{kind.__qualname__}"
         self.files.add(file)
         node, known = _class_node(_tree(file), kind.__qualname__), vars(sys.modules[kind.__module__])
-        names = sorted({inner.id for inner in _at_once(node) if isinstance(inner, ast.Name)} & known.keys())
         own = [value for value in vars(kind).values()
                if isinstance(value, (types.FunctionType, staticmethod, classmethod, property))]
+        if node is None:
+            return self._all(kind.__qualname__, *kind.__bases__, own)
+        names = sorted({inner.id for inner in _at_once(node) if isinstance(inner, ast.Name)} & known.keys())
         return self._all(_dump(node), *kind.__bases__, {name: known[name] for name in names}, own)
 
 
@@ -247,10 +249,13 @@ def _parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
-def _class_node(tree: ast.AST, qualname: str) -> ast.AST:
+def _class_node(tree: ast.AST, qualname: str) -> ast.AST | None:
+    """The syntax of a class; None where it was made by exec, as in a notebook, or its file is gone."""
+    found: ast.AST | None = tree
     for name in qualname.replace("<locals>.", "").split("."):
-        tree = [node for node in ast.walk(tree) if getattr(node, "name", None) == name][-1]
-    return tree
+        inside = [node for node in ast.walk(found) if getattr(node, "name", None) == name] if found else []
+        found = inside[-1] if inside else None
+    return found
 
 
 def _at_once(node: ast.AST) -> Iterator[ast.AST]:

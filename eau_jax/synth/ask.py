@@ -11,6 +11,7 @@ from eau_jax.users.llm import Client, plain
 
 USED = "used"
 INVALID = "invalid"
+NO_CHARACTER = "\ufffd"     # stands where bytes were none
 _FENCE = re.compile(r"\A```\w*\s*|\s*```\Z")
 T = TypeVar("T")
 
@@ -67,6 +68,8 @@ def json_object(said: str) -> dict[str, Any]:
     text = _FENCE.sub("", plain(said))
     begin, end = text.find("{"), text.rfind("}")
     cut = "; it was cut off, so write less" if isinstance(said, Said) and said.finish == "length" else ""
+    if NO_CHARACTER in text:
+        raise Refused(INVALID, f"it holds a broken character{cut}")
     try:
         found = json.loads(text[begin:end + 1], parse_constant=_number, parse_float=_number) if 0 <= begin < end else None
         json.dumps(found, ensure_ascii=False).encode()

@@ -31,6 +31,7 @@ def card(domain: Domain, manifest: Record, index: Sequence[Record], agents: Sequ
     """
     check({name: manifest.get(name) for name in _NEEDS}, _NEEDS, "manifest.json")
     failed = collections.Counter(f"{line['difficulty']['failed']}/{line['difficulty']['played']}" for line in index)
+    verdicts = collections.Counter(line["difficulty"]["verdict"] for line in index)
     learned = sum(message["role"] == "assistant" and message.get("weight") != 0
                   for row in agents for message in row["messages"])
     return {
@@ -38,7 +39,7 @@ def card(domain: Domain, manifest: Record, index: Sequence[Record], agents: Sequ
         "origin": ORIGIN + _models(manifest),
         "tasks": {"buckets": dict(sorted(collections.Counter(f"{line['split']} {line['bucket']}" for line in index).items())),
                   "splits": dict(sorted(collections.Counter(line["split"] for line in index).items())),
-                  "novice_failed": dict(sorted(failed.items()))},
+                  "novice_failed": dict(sorted(failed.items())), "verdicts": dict(sorted(verdicts.items()))},
         "agent": {"rows": len(agents), "learned_messages": learned,
                   "by": dict(sorted(collections.Counter(row["metadata"]["agent"] for row in agents).items())),
                   "left_out": dict(sorted(left["agent"].items()))},
@@ -82,6 +83,7 @@ def page(values: Record) -> str:
         ("in common, to be 0", quality.listed(values["overlap"])),
         ("conversations that succeeded", "; ".join(f"{agent} {won} of {all_}" for agent, (won, all_) in rollouts.items())),
         ("novice: failed/played, tasks", _listed(values["tasks"]["novice_failed"])),
+        ("fault, by all conversations about a task", _listed(values["tasks"]["verdicts"])),
         ("agent_sft.jsonl", f"{values['agent']['rows']} conversations, {values['agent']['learned_messages']} messages "
                             f"learned ({_listed(values['agent']['by'])}); left out: {_listed(values['agent']['left_out'])}"),
         *((f"user_{name}.jsonl", f"{user[split]['rows']} of {user[split]['played']} turns: {_listed(user[split]['acts'])}; "

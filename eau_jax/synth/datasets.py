@@ -18,15 +18,17 @@ import re
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
+from eau_jax.core.fingerprint import fingerprint
 from eau_jax.core.records import RunFolderError, read_json, read_lines, write_atomic
 from eau_jax.core.types import Task
 from eau_jax.envs import file
 from eau_jax.synth import card as cards
 from eau_jax.synth.acts import KEEPS, RECOVERS
+from eau_jax.synth.attribute import attribute_all
 from eau_jax.synth.curious import curious, stage
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.play import task_of
-from eau_jax.synth.record import KINDS, Rollout, canonical, code_digest, lines, listed, seed_of, unwrap
+from eau_jax.synth.record import KINDS, Fault, Rollout, canonical, code_digest, lines, listed, seed_of, unwrap
 from eau_jax.synth.replay import load_domain
 from eau_jax.synth.rows import Source, UserTurn, agent_row, user_turns
 
@@ -105,7 +107,8 @@ def opened(folder: Path) -> tuple[Domain, Record]:
             raise RunFolderError(f"{folder / name} has been changed since it was written: its SHA-256 is not that in the "
                                  f"manifest; restore it from a copy")
     domain = load_domain(str(manifest["plan"].get("domain")))
-    if manifest["generator"].get("code") != code_digest(*domain.sources):
+    own = fingerprint(domain)       # empty for the package's, of which a plan may have a variation
+    if manifest["generator"].get("code") != code_digest(*domain.sources) or own and manifest["generator"].get("own") != own:
         raise RunFolderError(f"{folder} was made by other code; conversations played now would not be of one kind with its "
                              f"records. Synthesise it again under another name")
     return domain, manifest
@@ -120,10 +123,10 @@ def sources(folder: Path, manifest: Record, splits: Mapping[str, Sequence[str]])
             if line["kind"] == "plan_item":
                 if item.get("scenario") and split.get(item["scenario"].record["id"]):
                     yield Source(item["instance"], item["scenario"], item["report"], tuple(item["rollouts"]),
-                                 split.pop(item["scenario"].record["id"]))
-                item = {"rollouts": []}
-            elif line["kind"] == "rollout":
-                item["rollouts"].append(unwrap(line, Rollout))
+                                 split.pop(item["scenario"].record["id"]), tuple(item["faults"]))
+                item = {"rollouts": [], "faults": []}
+            elif line["kind"] in ("rollout", "fault"):
+                item[f"{line['kind']}s"].append(unwrap(line, KINDS[line["kind"]]))
             elif line["kind"] in ("instance", "scenario", "report"):
                 item[line["kind"]] = unwrap(line, KINDS[line["kind"]])
     if split:
@@ -140,9 +143,18 @@ def indexed(domain: Domain, source: Source, manifest: Record) -> dict[str, Any]:
             "db_ref": "tasks/db.json" if "db.json" in domain.files() else "", "scenario_ref": f"rl_{source.split}.json",
             "checker_ref": "tasks/checkers.jsonl", "disclosure": cell["persona"], "limits": {"messages": domain.limit},
             "difficulty": {"prior": prior(cell, len(source.instance.plan)), "failed": played.count(False),
-                           "played": len(played)},
+                           "played": len(played), "verdict": verdict(source)},
             "gen": {**manifest["generator"], "seed": source.instance.skeleton.seed, "cell": cell,
                     "gates": source.report.measures}}
+
+
+def verdict(source: Source) -> str:
+    """What all conversations about a task say together, "side: label" as of `attribute.attribute_all`."""
+    faults = iter(source.faults)
+    found = [(each.agent, Fault("none", "none", "") if each.success else next(faults)) for each in source.rollouts]
+    together = attribute_all([fault for agent, fault in found if agent == "oracle"],
+                             [fault for agent, fault in found if agent != "oracle"])
+    return f"{together.side}: {together.label}"
 
 
 def prior(cell: Record, steps: int) -> float:

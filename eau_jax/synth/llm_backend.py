@@ -17,7 +17,7 @@ from eau_jax.core.records import RunFolder
 from eau_jax.core.types import InfraError, StopReason, Task
 from eau_jax.rollout.template import visible
 from eau_jax.synth import compose, paraphrase, prompts, realise
-from eau_jax.synth.ask import INVALID, USED, Asker, Refused, field
+from eau_jax.synth.ask import NO_CHARACTER, INVALID, USED, Asker, Refused, field
 from eau_jax.synth.backend import Backend, Failure, Played, symbolic
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.evolve import Evolution
@@ -192,7 +192,7 @@ class _Models:
 
         def worded(words: Words) -> Spoken:
             spoken = _counted(client, counts, lambda: self._calls.run(speak(user, user.knobs, words)))
-            if "###" in spoken.text:          # a sign that ends conversations
+            if "###" in spoken.text or NO_CHARACTER in spoken.text:     # the first is a sign that ends conversations
                 spoken = Spoken(words.draft, "draft", leaked=False)
             counts["leak" if spoken.leaked else "draft" if spoken.spoke == "draft" else USED] += 1
             return spoken

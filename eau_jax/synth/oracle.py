@@ -24,16 +24,27 @@ Agent = Callable[[Task, Any, np.random.Generator], str]
 CARE = 0.7               # how often the novice does what the oracle would
 
 
+class _Last:
+    """The plan of the last task: conversations come one task after the other."""
+
+    def __init__(self):
+        self._data: Any = None
+        self._plan: Plan | None = None
+
+    def plan(self, task: Task) -> Plan:
+        """Of a task, which is the last one from now on."""
+        if self._data is not task.data:
+            self._data, self._plan = task.data, told(task.data["user"])
+        return self._plan
+
+
 def agents() -> tuple[Agent, Agent]:
     """(oracle, novice)."""
-    memory: dict[str, tuple[Any, Plan]] = {}     # of the last task: conversations come one task after the other
+    last = _Last()
 
     def oracle(task: Task, state: Any, rng: np.random.Generator) -> str:
         """The next message."""
-        if task.id not in memory or memory[task.id][0] is not task.data:
-            memory.clear()
-            memory[task.id] = task.data, told(task.data["user"])
-        return _next(task, memory[task.id][1], state)
+        return _next(task, last.plan(task), state)
 
     def novice(task: Task, state: Any, rng: np.random.Generator) -> str:
         """Does what the oracle does most of the time; else it claims to be done, refuses, chats, or skips to a write that
@@ -41,8 +52,7 @@ def agents() -> tuple[Agent, Agent]:
         has agreed to, now and then with a wrong argument."""
         if rng.random() < CARE:
             return oracle(task, state, rng)
-        oracle(task, state, rng)
-        goals = [goal for goal in memory[task.id][1].goals if goal.tool]
+        goals = [goal for goal in last.plan(task).goals if goal.tool]
         slips = ["It is done. Is there anything else?", "I am sorry, that is not possible.",
                  "Let me see what I can do for you."]
         if goals:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from eau_jax.clients.calls import Stopped
+from eau_jax.core.fingerprint import fingerprint
 from eau_jax.core.records import RunFolder, RunFolderError, read_json, read_lines, write_atomic
 from eau_jax.core.types import InfraError
 from eau_jax.synth import evolve, gates_text
@@ -55,13 +56,18 @@ def run(plan: SynthPlan, at: Callable[[int, int], None] = lambda done, total: No
 
     Raises:
       RunFolderError: where the folder holds what another plan or other code made, or is in use.
+      ValueError: where the plan cannot be made, or not by several processes.
       InfraError: where it ended before a shard was made.
     """
     folder, states, stopped = Path(plan.root) / plan.name, [plan.evolved], ""
+    gates_text.seal(plan.domain, plan.sealed)    # what is wrong with a plan is said before there is a folder of it
+    if plan.jobs > 1 and fingerprint(load_domain(plan.domain.where)) != fingerprint(plan.domain):
+        raise ValueError(f"jobs = {plan.jobs}: other processes find another domain at {plan.domain.where} than the plan's; "
+                         f"write the plan's into a file and give it where=\"FILE.py:NAME\", or leave jobs out")
+    for cell, _ in cells(plan).values():
+        compose(plan.active, PlanItem(0, 0, cell, 0), plan.seed)
     with RunFolder(folder) as place:
         _claim(folder, plan)
-        for cell, _ in cells(plan).values():    # what no combination of sub-tasks fits is said before anything is made
-            compose(plan.active, PlanItem(0, 0, cell, 0), plan.seed)
         try:
             with opened(plan, place, functools.partial(watch, "tokens")) as backend:
                 for number in range(plan.rounds):
@@ -128,9 +134,12 @@ def plan_of(values: Mapping[str, Any]) -> SynthPlan:
 
 
 def _identity(plan: SynthPlan) -> dict[str, Any]:
-    generator = {"name": plan.domain.name, "version": plan.domain.version, "code": code_digest(*plan.domain.sources)}
+    generator = {"name": plan.domain.name, "version": plan.domain.version, "code": code_digest(*plan.domain.sources),
+                 "own": fingerprint(plan.domain)}
     backend = symbolic.identity if plan.llm is None else plan.llm.identity
-    return {"schema": SCHEMA, "generator": generator, "backend": json.loads(canonical(backend)), "plan": settings(plan)}
+    sealed = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in plan.sealed}
+    return {"schema": SCHEMA, "generator": generator, "backend": json.loads(canonical(backend)), "plan": settings(plan),
+            "sealed": sealed}
 
 
 def _claim(folder: Path, plan: SynthPlan) -> None:

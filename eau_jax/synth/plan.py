@@ -108,6 +108,9 @@ class SynthPlan:
         if not whole or not _shares(self.sizes):
             raise ValueError(f"sizes = {dict(self.sizes)}; allowed: 1 to {GOALS} sub-tasks, shares of 0 or more, one "
                              "above 0")
+        for name in ("distractors", "sealed"):
+            if not isinstance(value := getattr(self, name), tuple):
+                raise ValueError(f"{name} = {value!r:.60}; give a tuple, such as ({value!r:.60},)")
         if not self.distractors or len(set(self.distractors)) < len(self.distractors) or not all(
                 evolved.number(each, whole=True) and 0 <= each <= CROWD for each in self.distractors):
             raise ValueError(f"distractors = {self.distractors}; allowed: one or more different whole numbers, each 0 to "

@@ -4,6 +4,7 @@ determined.
     python -m eau_jax.synth.replay WHERE      reads {"record": ..., "plan": ...} lines, writes {"digest": ...} lines
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -29,8 +30,9 @@ def load_domain(where: str) -> Domain:
     place, _, name = where.rpartition(":")
     try:
         if place.endswith(".py"):
-            found = importlib.util.spec_from_file_location(Path(place).stem, place)
+            found = importlib.util.spec_from_file_location(f"domain_{Path(place).stem}", place)
             module = importlib.util.module_from_spec(found)
+            sys.modules[found.name] = module        # where dataclasses and fingerprints look
             found.loader.exec_module(module)
         else:
             module = importlib.import_module(place)
@@ -55,7 +57,8 @@ class Replayer:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._process.stdin.close()
+        with contextlib.suppress(OSError):      # where it has ended before, what was asked last is still to be written
+            self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
 
@@ -86,10 +89,11 @@ def replayed(domain: Domain, record: Mapping[str, Any], plan: Sequence[Sequence[
 
 
 def main() -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr        # a domain may print
     domain = load_domain(sys.argv[1])
     for line in sys.stdin:
         asked = json.loads(line)
-        print(canonical({"digest": replayed(domain, asked["record"], asked["plan"])}), flush=True)
+        print(canonical({"digest": replayed(domain, asked["record"], asked["plan"])}), file=answers, flush=True)
 
 
 if __name__ == "__main__":

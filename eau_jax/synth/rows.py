@@ -19,10 +19,11 @@ from eau_jax.envs.tau2.message import Call, read as read_message
 from eau_jax.rollout import dialogue_file
 from eau_jax.rollout.dialogue import View, agent_view, user_view
 from eau_jax.synth.acts import ENDS, KEEPS, RECOVERS, TOOL
+from eau_jax.synth.ask import NO_CHARACTER
 from eau_jax.synth.attribute import user_fault
 from eau_jax.synth.domain import Domain
 from eau_jax.synth.play import task_of
-from eau_jax.synth.record import Instance, Report, Rollout, Scenario, digest
+from eau_jax.synth.record import Fault, Instance, Report, Rollout, Scenario, digest
 from eau_jax.users import role_play
 
 SLIPS = (*RECOVERS, *KEEPS, *ENDS, "go_on")      # acts that a clean message of an agent does not earn, "stop" aside
@@ -39,6 +40,7 @@ class Source(NamedTuple):
     report: Report
     rollouts: tuple[Rollout, ...]
     split: str
+    faults: tuple[Fault, ...] = ()        # of the conversations that failed, in their order
 
     @property
     def id(self) -> str:
@@ -106,7 +108,9 @@ def agent_row(domain: Domain, source: Source, rollout: Rollout, out: Count,
 
 
 def clean(turn: Mapping[str, Json]) -> bool:
-    """Whether an agent's message was put right by neither a tool nor the user."""
+    """Whether an agent's message is whole, and was put right by neither a tool nor the user."""
+    if NO_CHARACTER in turn["agent"]:
+        return False
     if turn["act"] == TOOL:
         return not turn["reply"].startswith("Error")
     return turn["act"] == "stop" or turn["act"] not in SLIPS

@@ -136,6 +136,8 @@ def test_rl_tasks_are_played_in_our_world(made):
     lines = rows(folder, "rl_index.jsonl")
     assert {line["task_id"] for line in lines if line["split"] == "train"} == {task.id for task in found["train"]}
     assert all(0 < line["difficulty"]["prior"] < 1 and line["difficulty"]["played"] == 1 for line in lines)
+    assert {line["difficulty"]["verdict"] for line in lines} <= {"none: none", "agent: deferred"}
+    assert all((line["difficulty"]["verdict"] == "none: none") == (line["difficulty"]["failed"] == 0) for line in lines)
 
 
 def test_a_broken_task_is_named(made, tmp_path):
@@ -203,7 +205,8 @@ def test_balancing_leaves_out_the_commonest_acts():
     ("No. My bike is red.", "correct", False), ("All right, please go on.", "go_on", False),
     ("Bye. ###STOP###", "stop", True)])
 def test_messages_that_were_put_right_are_context_only(reply, act, learned):
-    assert clean({"reply": reply, "act": act}) == learned
+    assert clean({"agent": "Is this right?", "reply": reply, "act": act}) == learned
+    assert not clean({"agent": "Is this \ufffd right?", "reply": reply, "act": act})
 
 
 def test_every_reply_has_an_act():

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import linecache
 
 import jax
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 from crafted import Here, instance
 from eau_jax.core.records import RunFolderError
 from eau_jax.core.types import Task
+from eau_jax.envs.file import TaskFileError
 from eau_jax.envs.tau2.data import load
 from eau_jax.envs.tau2.world import world
-from eau_jax.synth import pipeline
+from eau_jax.synth import datasets, pipeline
+from eau_jax.synth.compose import NoSkeleton
 from eau_jax.synth.domains.airline import airline
 from eau_jax.synth.domains.retail import retail
 from eau_jax.synth.domains.telecom import telecom
@@ -21,10 +24,12 @@ from eau_jax.synth.domains.workshop import workshop
 from eau_jax.synth.export import _Read, tasks
 from eau_jax.synth.plan import LEVELS, SynthPlan, cells, items
 from eau_jax.synth.play import Stage, decide
+from eau_jax.synth.realise import realise
 from eau_jax.synth.record import KINDS, Instance, PlanItem, Rollout, read, unwrap, wrap
 from eau_jax.synth.replay import load_domain
 from eau_jax.synth.select import Passed, select
 from eau_jax.users.rules import compile_rules, decide as compiled_decide
+from faulty import only
 
 
 def plan(tmp_path, **settings):
@@ -59,6 +64,48 @@ def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_bytes(tmp_path):
     assert shard.stat().st_mtime_ns == before
     with pytest.raises(RunFolderError, match="another plan"):
         pipeline.run(dataclasses.replace(broken, seed=1), elsewhere=Here)
+
+
+def test_what_cannot_be_made_leaves_no_folder(tmp_path):
+    """So that the plan can be mended under the same name."""
+    refused = only("cancel")
+    with pytest.raises(NoSkeleton, match="no 2 atoms of workshop"):
+        pipeline.run(plan(tmp_path, domain=refused, sizes={2: 1.0}, outcomes={"fulfil": 1.0}), elsewhere=Here)
+    with pytest.raises(TaskFileError, match="no such file"):
+        pipeline.run(plan(tmp_path, sealed=(str(tmp_path / "none.json"),)), elsewhere=Here)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_sealed_tasks_may_not_go_on(tmp_path):
+    path, sealed = tmp_path / "sealed.json", [realise(workshop, instance(workshop, "fetch", seed=8)).record]
+    path.write_text(json.dumps(sealed))
+    own = plan(tmp_path, count=1, novices=0, sealed=(str(path),))
+    pipeline.run(own, elsewhere=Here)
+    path.write_text(json.dumps(sealed, indent=1))
+    with pytest.raises(RunFolderError, match="another plan .different: sealed."):
+        pipeline.run(own, elsewhere=Here)
+
+
+def test_a_domain_of_ones_own_that_was_edited_may_not_go_on(tmp_path):
+    """Nor be exported; and what other processes would find under its name is its own."""
+    code = tmp_path / "shop.py"
+
+    def edited(more=""):
+        code.write_text("from eau_jax.synth.domains.workshop import workshop\n\n\nclass World(workshop.build):\n"
+                        f"    def bike(self, *args):\n{more}        return super().bike(*args)\n\n\n"
+                        f"domain = workshop._replace(where={str(code) + ':domain'!r}, build=World)\n")
+        linecache.checkcache()
+        return load_domain(f"{code}:domain")
+
+    settings = dict(name="own", count=1, novices=0)
+    folder = pipeline.run(plan(tmp_path, domain=edited(), **settings), elsewhere=Here)
+    with pytest.raises(RunFolderError, match="other code .different: generator."):
+        pipeline.run(plan(tmp_path, domain=edited("        self.rng.random()\n"), **settings), elsewhere=Here)
+    with pytest.raises(RunFolderError, match="made by other code"):
+        datasets.export(folder)
+    assert pipeline.run(plan(tmp_path, domain=edited(), **settings), elsewhere=Here) and datasets.export(folder)["kept"] == 1
+    with pytest.raises(ValueError, match="jobs = 2: other processes find another domain at eau_jax.synth"):
+        pipeline.run(plan(tmp_path, domain=only("cancel"), jobs=2))
 
 
 def test_what_a_run_writes(tmp_path):
@@ -198,7 +245,8 @@ def test_the_order_in_which_a_plan_is_written_changes_nothing(tmp_path):
     ({"sizes": {2: float("nan")}}, "shares of 0 or more"), ({"sizes": {2: "all"}}, "shares of 0 or more"),
     ({"outcomes": {}}, "outcomes = {}"), ({"outcomes": {"fulfil": float("nan")}}, "shares of 0 or more"),
     ({"distractors": (0, 0, 1)}, "different whole numbers"), ({"distractors": ("1",)}, "different whole numbers"),
-    ({"distractors": (5,)}, "0 to 4"), ({"distractors": ()}, "one or more")])
+    ({"distractors": (5,)}, "0 to 4"), ({"distractors": ()}, "one or more"), ({"distractors": 2}, "such as .2,."),
+    ({"sealed": "tasks.json"}, "give a tuple, such as .'tasks.json',.")])
 def test_cells_that_are_none_are_refused(tmp_path, settings, words):
     with pytest.raises(ValueError, match=words):
         plan(tmp_path, **settings)
