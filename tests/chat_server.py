@@ -9,7 +9,7 @@ what is not JSON; "odd" sends JSON that is no completion; "empty" an empty reply
 
 `server.script` goes first: (status, body, headers) or (status, body) for one request after the other, a body being text or
 JSON values; the last one stays. `completion(...)` makes a body, and `refusal(...)` that of an error. `server.speaks`, where it is given, is asked next: a
-function of a request's body that returns the words, or (status, body) as in a script.
+function of a request's body that returns the words, or (status, body) as in a script, where a body may be bytes as well.
 """
 
 import contextlib
@@ -89,7 +89,7 @@ def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s
             elif state.speaks is not None:
                 said = state.speaks(body)
                 status, content = (200, completion(said)) if isinstance(said, str) else said
-                self.send(status, content if isinstance(content, str) else json.dumps(content))
+                self.send(status, content if isinstance(content, (str, bytes)) else json.dumps(content))
             elif mode == "hang":
                 state.closing.wait()
             elif mode == "trickle":
@@ -118,9 +118,9 @@ def chat_server(mode: str = "normal", *, retry_after: str | None = None, delay_s
                 self.send(200, json.dumps(completion(text)))
 
         def send(self, status, text, headers={}):
-            data = text.encode()
+            data = text if isinstance(text, bytes) else text.encode()
             self.send_response(status)
-            self.send_header("content-type", "text/html" if text.startswith("<") else "application/json")
+            self.send_header("content-type", "text/html" if data.startswith(b"<") else "application/json")
             self.send_header("content-length", str(len(data)))
             for name, value in headers.items():
                 self.send_header(name, value)

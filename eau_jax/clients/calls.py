@@ -23,6 +23,7 @@ from eau_jax.core.types import ContextFull, InfraError, Said
 FILE = "calls.jsonl"
 PATIENCE = 20            # calls of one client that fail one after the other, until its server is taken to be gone
 LETTERS = 4              # characters of a token, where nobody has counted
+LONGEST = 128            # characters of the longest tokens: an answer that has more for each of its tokens is none
 _LINE = {"key": str, "role": str, "model": str}
 _ANSWER, _FAILURE = {"text": str, "finish": str, "tokens": [int]}, {"failed": str, "detail": str}
 Line = Mapping[str, Any]
@@ -158,6 +159,8 @@ class Calls:
             async with asyncio.timeout(self._deadline_s):
                 said = await client.complete(messages)
             said = said if isinstance(said, Said) else Said(said)
+            if len(said) > LONGEST * (most := client.identity.get("max_tokens", len(said))):
+                raise InfraError(f"an answer of {len(said):,} characters, which {most} tokens cannot hold")
             tokens = said.tokens or (_estimate(messages), _length(said))
             line |= {"text": whole(said), "finish": said.finish, "tokens": list(tokens)}
         except TimeoutError:

@@ -177,10 +177,12 @@ def test_a_server_that_is_gone_ends_the_run_with_nothing_half_written(tmp_path):
 
 ANSWERS = (
     ((500, "it broke"), "server"), ((200, "<html>"), "server"), ((200, {"answer": 42}), "server"),
+    ("huge " * 20_000, "server"),
     ((400, refusal("maximum context length exceeded")), "context"), ((400, refusal("content_filter")), "invalid"),
+    ((200, json.dumps(completion('{"atoms": ["book"]}')).encode().replace(b"book", b"b\xc3ok")), "invalid"),   # half UTF-8
     ("", "invalid"), ("I would rather not.", "invalid"), ('{"atoms": ["book"', "invalid"), ("[1, 2]", "invalid"),
     ('{"atoms": "book"}', "invalid"), ('{"atoms": [1, null]}', "invalid"), ('{"atoms": [NaN]}', "invalid"),
-    ('{"atoms": [1e999]}', "invalid"), ('{"a": ' * 5000 + "1" + "}" * 5000, "invalid"), ("<think>{}", "invalid"),
+    ('{"atoms": [1e999]}', "invalid"), ('{"a": ' * 4000 + "1" + "}" * 4000, "invalid"), ("<think>{}", "invalid"),
     ('{"atoms": ["\\ud800"]}', "invalid"), ('{"atoms": ["fly"]}', "misfit"), ('{"atoms": []}', "misfit"),
     ('{"atoms": ["phone", "phone"]}', "misfit"))
 
