@@ -18,7 +18,7 @@ from eau_jax.core.types import StopReason
 from eau_jax.synth.domain import Case, Domain, Look, Param, State, Step, Wish, parts
 from eau_jax.synth.ground import gold
 from eau_jax.synth.record import Fault, Instance, Rollout, Scenario
-from eau_jax.synth.search import Seen, note, told
+from eau_jax.synth.search import Seen, note
 from eau_jax.synth.user import hard
 
 _TOKEN = re.compile(r"[#\w@.-]*\d[\w@-]*")
@@ -45,7 +45,7 @@ def attribute(domain: Domain, instance: Instance, scenario: Scenario, rollout: R
     case, wishes, plan = domain.case(instance.record), [Wish(**each) for each in instance.wishes], gold(instance)
     trace = traced(case, rollout)
     return (_gold_fault(case, wishes, plan) or _checker_fault(domain, case, wishes, plan, trace)
-            or user_fault(scenario, rollout) or agent_fault(domain, case, instance, wishes, plan, rollout, trace))
+            or user_fault(scenario, rollout) or agent_fault(domain, case, wishes, plan, rollout, trace))
 
 
 def traced(case: Case, rollout: Rollout) -> Trace:
@@ -154,7 +154,7 @@ def _agreed(goals: Sequence[Any], rollout: Rollout) -> str:
     if len(rollout.turns) < 2 or rollout.turns[-1]["call"] is not None:
         return ""
     before, last = rollout.turns[-2], rollout.turns[-1]
-    if before["by"] != "user" or not before["reply"].lower().startswith("yes"):
+    if before["by"] != "user" or before["act"] != "confirm":
         return ""
     open_goals = [goal["tool"] for goal in goals if goal["tool"] and not any(
         turn["call"] and turn["call"][0] == goal["tool"] and turn["call"][1] == goal["arguments"] for turn in rollout.turns)]
@@ -162,15 +162,14 @@ def _agreed(goals: Sequence[Any], rollout: Rollout) -> str:
     return open_goals[0] if open_goals and not ends else ""
 
 
-def agent_fault(domain: Domain, case: Case, instance: Instance, wishes: Sequence[Wish], plan: Sequence[Step],
-                rollout: Rollout,
+def agent_fault(domain: Domain, case: Case, wishes: Sequence[Wish], plan: Sequence[Step], rollout: Rollout,
                 trace: Trace) -> Fault:
     """What the agent did wrong first, compared with the gold plan."""
     turn = last_hope(case, wishes, plan, trace)
     broken = _broken(domain, case, trace)
     if broken:
         return Fault("agent", "policy", broken[1], trace.turns[broken[0]])
-    wrong = _wrong_write(domain, case, wishes, instance, plan, trace)
+    wrong = _wrong_write(domain, case, plan, rollout, trace)
     if wrong is not None:
         return wrong
     missing = [step for step in plan if domain.actions[step.tool].kind == "write"
@@ -199,11 +198,10 @@ def agent_fault(domain: Domain, case: Case, instance: Instance, wishes: Sequence
     return Fault("agent", "gave_up", f"the conversation ended with {rollout.stop}", len(rollout.turns) - 1)
 
 
-def _wrong_write(domain: Domain, case: Case, wishes: Sequence[Wish], instance: Instance, plan: Sequence[Step],
-                 trace: Trace) -> Fault | None:
+def _wrong_write(domain: Domain, case: Case, plan: Sequence[Step], rollout: Rollout, trace: Trace) -> Fault | None:
     """The first write that succeeded and is not in the gold plan, or not so often."""
     wanted = {step.key: step for step in plan}
-    seen, tellable = {}, told(wishes, instance.facts)
+    seen: Seen = {}
     left = collections.Counter(step.key for step in plan)
     for place, step in enumerate(trace.steps):
         action = domain.actions.get(step.tool)
@@ -212,7 +210,8 @@ def _wrong_write(domain: Domain, case: Case, wishes: Sequence[Wish], instance: I
             if not meant:
                 return Fault("agent", "over_action", f"nobody wanted {step.tool}", trace.turns[place])
             wrong = [name for name, value in meant[0].arguments.items() if step.arguments.get(name) != value]
-            known = all(_is_known(action.params[name], meant[0].arguments[name], seen, tellable) for name in wrong
+            heard = " ".join(turn["reply"] for turn in rollout.turns[:trace.turns[place]])
+            known = all(_is_known(action.params[name], meant[0].arguments[name], seen, heard) for name in wrong
                         if name in action.params)
             label = "grounding" if known else "guess"
             return Fault("agent", label, f"{step.tool}: wrong {', '.join(wrong)}; the right value was "
@@ -225,8 +224,9 @@ def _wrong_write(domain: Domain, case: Case, wishes: Sequence[Wish], instance: I
     return None
 
 
-def _is_known(param: Param, value: Any, seen: Seen, tellable: Seen) -> bool:
-    return all(each.source == "const" or text in seen.get(each.type, ()) or text in tellable.get(each.type, ())
+def _is_known(param: Param, value: Any, seen: Seen, heard: str) -> bool:
+    """Whether a value has been shown, said, or need be neither."""
+    return all(each.source == "const" or text in seen.get(each.type, ()) or text.lower() in heard.lower()
                for each, text in parts(param, value))
 
 
@@ -245,9 +245,9 @@ def _broken(domain: Domain, case: Case, trace: Trace) -> tuple[int, str] | None:
 
 
 def _asked_in_vain(rollout: Rollout) -> int | None:
-    """A turn in which the agent asked and the user told nothing."""
+    """A turn in which the agent asked and the user kept it to himself, in whatever words."""
     return next((place for place, turn in enumerate(rollout.turns) if turn["by"] == "user" and "?" in turn["agent"]
-                 and not turn["told"] and re.search(r"rather not|cannot tell", turn["reply"])), None)
+                 and not turn["told"] and turn["act"] == "withhold"), None)
 
 
 def last_hope(case: Case, wishes: Sequence[Wish], plan: Sequence[Step], trace: Trace) -> int:

@@ -81,9 +81,29 @@ def test_what_was_never_said():
     assert fault(rollout, made, scenario).label == "unsaid"
 
 
-def _user_says(rollout, place, text, told=()):
+def test_a_value_that_nobody_had_told_yet_is_a_guess():
+    asked = []
+
+    def change(said, turn):
+        asked.extend([turn] if "details" in said else [])
+        guesses = len(asked) == 2 and asked[1] == turn
+        return call(PHONE, phone="555-0000") if guesses else DONE if is_call(said, PHONE) else None
+
+    found = fault(played(change))
+    assert (found.side, found.label) == ("agent", "guess") and "phone" in found.evidence
+    late = fault(played(lambda said, turn: call(PHONE, phone="555-0000") if is_call(said, PHONE) else None))
+    assert (late.side, late.label) == ("agent", "grounding")
+
+
+def test_everything_is_done_and_nobody_ends_the_conversation():
+    whole = played(lambda said, turn: None)
+    found = fault(dataclasses.replace(whole, turns=whole.turns[:-1], success=False, stop="max_turns"))
+    assert (found.side, found.label) == ("agent", "gave_up") and "max_turns" in found.evidence
+
+
+def _user_says(rollout, place, text, told=(), **other):
     turns = [dict(turn) for turn in rollout.turns]
-    turns[place] = {**turns[place], "reply": text, "told": list(told)}
+    turns[place] = {**turns[place], "reply": text, "told": list(told), **other}
     return dataclasses.replace(rollout, turns=tuple(turns), success=False)
 
 
@@ -96,10 +116,14 @@ def test_faults_of_the_user():
     assert (found.side, found.label, found.turn) == ("user", "early_secret", place)
     found = fault(_user_says(cut, place, "I paid 49.99 for it."))
     assert (found.side, found.label) == ("user", "unsupported") and "49.99" in found.evidence
-    agreed = next(place for place, turn in enumerate(whole.turns) if turn["reply"].startswith("Yes"))
-    left = dataclasses.replace(whole, turns=(*whole.turns[:agreed + 1], {
-        "agent": "One moment.", "reply": "Goodbye. ###STOP###", "by": "user", "told": [], "call": None}), success=False)
-    assert fault(left).label == "premature_stop"
+    agreed = next(place for place, turn in enumerate(whole.turns) if turn["act"] == "confirm")
+    goodbye = {"agent": "One moment.", "reply": "Goodbye. ###STOP###", "by": "user", "told": [], "act": "stop", "call": None}
+    left = dataclasses.replace(whole, turns=(*whole.turns[:agreed + 1], goodbye), success=False)
+    assert fault(left).label == fault(_user_says(left, agreed, "Sure, go ahead.")).label == "premature_stop"
+    asked = next(place for place, turn in enumerate(whole.turns) if PHONE[1]["phone"] in turn["told"])
+    silent = dataclasses.replace(whole, turns=whole.turns[:asked + 1])
+    found = fault(_user_says(silent, asked, "That is nobody's business.", act="withhold"))
+    assert (found.side, found.label, found.turn) == ("user", "withheld", asked)
 
 
 def test_faults_of_environment_and_checker():
@@ -116,8 +140,14 @@ def test_faults_of_environment_and_checker():
             verdict = super().judge(state, steps, said)
             return verdict._replace(solved=verdict.solved and len(steps) == len(TWO.plan))
 
+    class Never(DatabaseCase):
+        def judge(self, state, steps, said):
+            return super().judge(state, steps, said)._replace(solved=False)
+
     found = fault(failing, domain=workshop._replace(case=lambda record: Down(TAU2, record)))
     assert (found.side, found.label) == ("env", "gold_fails")
+    found = fault(failing, domain=workshop._replace(case=lambda record: Never(TAU2, record)))
+    assert (found.side, found.label) == ("checker", "gold_rejected")
     other = workshop._replace(case=lambda record: Strict(TAU2, record))
     again = lambda said, turn: call(["get_day", {"day": "2025-06-12"}]) if turn == 1 else None
     found = fault(dataclasses.replace(played(again), success=False), domain=other)
