@@ -77,13 +77,14 @@ def names_of(record: Mapping[str, Any], facts: Mapping[str, str]) -> frozenset[s
 
 
 def keeps_secrets(domain: Domain, record: Mapping[str, Any], instance: Instance, opening: str) -> Reject | None:
-    """G11. `opening`: the user's first message."""
+    """G11. `opening`: the user's first message; what opens the other wishes, where the record has it, counts as well."""
     wishes = [Wish(**each) for each in instance.wishes]
     secret = [value for wish in wishes for _, _, value in wish.slots if hard(value)]
     secret += [value for name, value in instance.facts.items()]
-    early = next((value for value in secret if value.lower() in opening.lower()), None)
+    openings = [opening, *(goal["opening"] for goal in record.get("user", {}).get("goals", ()))]
+    early = next((value for value in secret for said in openings if value.lower() in said.lower()), None)
     if early is not None:
-        return Reject("LEAK", f"the opening tells {early}")
+        return Reject("LEAK", f"an opening tells {early}")
     text = " ".join(_strings(record["user_scenario"]))
     named = next((name for name in domain.actions if re.search(rf"\b{re.escape(name)}\b", text + opening)), None)
     if named is not None:

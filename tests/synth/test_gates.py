@@ -98,6 +98,21 @@ def test_trivial1_an_agent_that_does_not_try_must_fail():
     assert report.code == "TRIVIAL1" and report.detail.startswith("noop")
 
 
+@pytest.mark.parametrize("passes, agent", [
+    (lambda steps: not steps, "noop"),
+    (lambda steps: [step.tool for step in steps] == ["transfer_to_human_agents"], "handover"),
+    (lambda steps: {step.tool for step in steps} == set(workshop.reads), "reads"),
+    (lambda steps: {step.tool for step in steps} == set(workshop.writes), "random")])
+def test_trivial1_every_agent_that_does_not_try_is_tried(passes, agent):
+    """A checker that one of them satisfies besides the gold plan."""
+    class Lax(DatabaseCase):
+        def passes(self, plans, said):
+            return [passes(steps) or solved for steps, solved in zip(plans, super().passes(plans, said))]
+
+    report = gate(workshop._replace(case=lambda record: Lax(TAU2, record)), CANCEL)
+    assert (report.code, report.detail) == ("TRIVIAL1", f"{agent}: 1.00")
+
+
 class Blind(DatabaseCase):
     """Its checker looks at the status of an order only."""
 
@@ -157,6 +172,16 @@ def test_leak_secrets_and_tools_in_texts():
     assert check(f"It costs {PRICE.wishes[0]['tell'][0]}.").code == "LEAK"
 
 
+def test_leak_in_what_opens_a_later_wish():
+    """Which the user says before anybody asks, whatever comes first."""
+    made = instance(workshop, "cancel", "phone", seed=3)
+    record = copy.deepcopy(realise(workshop, made).record)
+    check = lambda: gates_text.keeps_secrets(workshop, record, made, "Hello. Please call off a repair for me.")
+    assert check() is None
+    record["user"]["goals"][1]["opening"] = f"My number is {made.wishes[1]['slots'][0][2]}, change that."
+    assert check().code == "LEAK"
+
+
 def test_contam_what_a_sealed_task_has(tmp_path):
     record = realise(workshop, CANCEL).record
     other = realise(workshop, instance(workshop, "fetch", seed=8)).record
@@ -204,6 +229,7 @@ def test_nondet_a_tool_that_depends_on_salted_hashes(tmp_path):
     file = tmp_path / "salted.py"
     file.write_text(
         "from eau_jax.synth.database import DatabaseCase\nfrom eau_jax.synth.domains.workshop import TAU2, workshop\n\n"
+        "print('what a domain prints is no answer')\n\n"
         "class Salted(DatabaseCase):\n    def digest(self, state):\n        return str(hash('x'))\n\n"
         f"domain = workshop._replace(where={str(file) + ':domain'!r}, case=lambda record: Salted(TAU2, record))\n")
     from eau_jax.synth.replay import Replayer, load_domain
@@ -212,6 +238,10 @@ def test_nondet_a_tool_that_depends_on_salted_hashes(tmp_path):
     with Replayer(domain) as replayer, Replayer(workshop) as sound:
         assert elsewhere(gate(domain, CANCEL), CANCEL, replayer).code == "NONDET"
         assert elsewhere(gate(workshop, CANCEL), CANCEL, sound).code == ""
+    with pytest.raises(InfraError, match="process that carries plans out again"):
+        with Replayer(workshop._replace(where="eau_jax.synth.domains.workshop:shop")) as ended:
+            ended._process.wait()
+            elsewhere(gate(workshop, CANCEL), CANCEL, ended)
 
 
 def test_what_a_plan_refuses():
