@@ -251,7 +251,7 @@ class Coevolution:
         due = done >= meta.burn_in and (done - meta.burn_in) % meta.every == 0 and open
         if self._round is None and (due or self._round_open):
             sources = self._sources(step, state, generation, rows)
-            self._round, self._round_open = Asking(meta.proposer, sources, self._budget), True
+            self._round, self._round_open = Asking(meta.proposer, sources, self._budget, self._say), True
         answer = self._round.answer() if self._round is not None else None
         if answer is None:
             return

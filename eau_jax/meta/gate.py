@@ -17,16 +17,19 @@ from eau_jax.core import knobs as knob
 from eau_jax.core.knobs import KnobError
 from eau_jax.core.types import InfraError
 from eau_jax.meta import invariants, python_rules, replay_gate, trial, watch
+from eau_jax.meta.evidence import made_up
 from eau_jax.meta.invariants import Play
 from eau_jax.meta.lanes import Lanes
 from eau_jax.meta.proposal import MOST_CHANGES, Proposal, ProposalError, is_fixed, parse
 from eau_jax.meta.python_code import PythonError
 from eau_jax.meta.replay_gate import Settings
+from eau_jax.meta.signals import DETECTORS
 from eau_jax.meta.stage import Stage, verdict
 from eau_jax.users.rules import RuleError, compile_rules, dump
 
 EPSILON_MOST = 0.9       # share of replies that the symbolic user words: the policy shall always hear another one too
 RULES_MOST_BYTES = 8192
+SIGNALS = frozenset(detector.name for detector in DETECTORS)
 MIX_FLOOR = 0.02         # smallest share of a bucket of tasks
 MIX_STEP = 0.15          # sum of the absolute changes of shares in one swap
 
@@ -164,7 +167,7 @@ def _generation(proposal: Proposal, context: Context) -> Stage:
 
 
 def _scope(proposal: Proposal, context: Context) -> Stage:
-    """One owner, few changes, a prediction that can be judged."""
+    """One owner, few changes, a prediction that can be judged, evidence that is there."""
     count, prediction, complaints = proposal.count, proposal.prediction, []
     unknown = [path for path in proposal.changes if path.split(".")[0] not in knob.OWNERS]
     if unknown:
@@ -182,6 +185,7 @@ def _scope(proposal: Proposal, context: Context) -> Stage:
     if prediction.within_updates > proposal.ttl_updates:
         complaints.append(f"prediction.within_updates is {prediction.within_updates}, but the change is judged after "
                           f"ttl_updates = {proposal.ttl_updates}; the first may not be larger")
+    complaints += made_up(proposal.diagnosis.evidence, context.rows, SIGNALS)
     return verdict("scope", complaints)
 
 

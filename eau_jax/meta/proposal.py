@@ -15,6 +15,7 @@ OWNERS = ("user", "env", "rl", "infra", "checker", "policy", "none")
 MOST_BYTES = 65_536   # of a proposal's text
 MOST_CHANGES = 2      # knobs in one proposal
 MOST_CODE = 8192      # characters of a rule in Python
+MOST_NAME = 100       # characters of a knob's, bucket's, feature's or metric's name
 FIELDS = {"base_generation", "changes", "rules", "python", "task_mix", "diagnosis", "prediction", "ttl_updates", "why"}
 
 
@@ -127,9 +128,9 @@ def parse(text: str, id: str, author: str) -> Proposal:
       ProposalError: for text that is too long, is no JSON object, or has a wrong, missing or unknown field.
     """
     fields = _object(_read(text), "proposal", FIELDS, {"base_generation", "diagnosis", "prediction"})
-    changes = {path: _number(value, f"changes[{path!r}]") for path, value in _mapping(fields.get("changes", {}), "changes").items()}
-    mix = {name: _number(value, f"task_mix[{name!r}]", 0, 1) for name, value in
-           _mapping(fields.get("task_mix", {}), "task_mix").items()}
+    changes = {path: _number(value, f"changes[{path!r}]") for path, value in _named(fields.get("changes", {}), "changes")}
+    mix = {name: _number(value, f"task_mix[{name!r}]", 0, 1)
+           for name, value in _named(fields.get("task_mix", {}), "task_mix")}
     rules = _text(fields.get("rules", ""), "rules", MOST_BYTES)
     python = _python(fields["python"]) if "python" in fields else None
     if not (changes or rules or python or mix):
@@ -157,9 +158,14 @@ def _read(text: str) -> Any:
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise ProposalError(f"the proposal has {len(text)} characters; allowed: {MOST_BYTES} bytes")
     try:
-        return json.loads(text, parse_constant=_no_constant, parse_int=_integer)
+        given = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_once)
+        json.dumps(given, ensure_ascii=False).encode()
     except (json.JSONDecodeError, RecursionError) as error:
         raise ProposalError(f"the proposal is not JSON: {error}") from None
+    except UnicodeEncodeError as error:
+        raise ProposalError(f"the proposal holds half a character, which no file can keep: {error.reason}; write a "
+                            f"character beyond \\uffff as a pair") from None
+    return given
 
 
 def _diagnosis(given: Any) -> Diagnosis:
@@ -172,8 +178,9 @@ def _diagnosis(given: Any) -> Diagnosis:
         name = f"diagnosis.evidence[{place}]"
         keys = {"metric", "first", "last", "value", "limit"}
         part = _object(item, name, keys, keys)
-        evidence.append(Evidence(_text(part["metric"], f"{name}.metric", 100), _whole(part["first"], f"{name}.first", 0, 10**9),
-                                 _whole(part["last"], f"{name}.last", 0, 10**9), _number(part["value"], f"{name}.value"),
+        first = _whole(part["first"], f"{name}.first", 0, 10**9)
+        evidence.append(Evidence(_text(part["metric"], f"{name}.metric", MOST_NAME), first,
+                                 _whole(part["last"], f"{name}.last", first, 10**9), _number(part["value"], f"{name}.value"),
                                  _number(part["limit"], f"{name}.limit")))
     tests = tuple(_text(item, f"diagnosis.tests[{place}]", 400) for place, item in
                   enumerate(_list(fields.get("tests", []), "diagnosis.tests", 20)))
@@ -184,7 +191,7 @@ def _diagnosis(given: Any) -> Diagnosis:
 def _python(given: Any) -> Python:
     fields = _object(given, "python", {"code", "reads"}, {"code", "reads"})
     reads = {}
-    for feature, ends in _mapping(fields["reads"], "python.reads").items():
+    for feature, ends in _named(fields["reads"], "python.reads"):
         name = f"python.reads[{feature!r}]"
         if not isinstance(ends, list) or len(ends) != 2:
             raise ProposalError(f"{name} is {_shown(ends)}; it must be a list of two whole numbers, low and high")
@@ -197,7 +204,7 @@ def _prediction(given: Any) -> Prediction:
     fields = _object(given, "prediction", keys, keys)
     if fields["direction"] not in ("up", "down"):
         raise ProposalError(f"prediction.direction is {_shown(fields['direction'])}; allowed: \"up\", \"down\"")
-    return Prediction(_text(fields["metric"], "prediction.metric", 100), fields["direction"],
+    return Prediction(_text(fields["metric"], "prediction.metric", MOST_NAME), fields["direction"],
                       _number(fields["min_effect"], "prediction.min_effect", 0), _whole(fields["within_updates"],
                                                                                      "prediction.within_updates", 1, 100))
 
@@ -211,6 +218,14 @@ def _object(given: Any, name: str, allowed: set[str], needed: set[str]) -> dict[
         if key not in fields:
             raise ProposalError(f"{name} has no field {key!r}; it needs {', '.join(sorted(needed))}")
     return fields
+
+
+def _named(given: Any, name: str) -> list[tuple[str, Any]]:
+    """The items of an object whose keys are names of something."""
+    long = next((key for key in _mapping(given, name) if len(key) > MOST_NAME), None)
+    if long is not None:
+        raise ProposalError(f"{name} has a name of {len(long)} characters, {_shown(long)}; allowed: {MOST_NAME}")
+    return list(given.items())
 
 
 def _mapping(given: Any, name: str) -> dict[str, Any]:
@@ -241,6 +256,16 @@ def _whole(given: Any, name: str, low: int, high: int) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not low <= given <= high:
         raise ProposalError(f"{name} is {_shown(given)}; it must be a whole number from {low} to {high}")
     return given
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that stands there twice it is not known which value is meant."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ProposalError(f"the proposal gives {_shown(key)} twice in one object; give it once")
+        found[key] = value
+    return found
 
 
 def _no_constant(name: str) -> float:

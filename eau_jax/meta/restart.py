@@ -39,8 +39,8 @@ def severe(rows: Sequence[Row], rounds: Sequence[Mapping[str, Any]], updates: in
     if not rows or int(rows[-1]["step"]) > LATEST * updates:
         return None
     rows = [row for row in rows if int(row["step"]) <= SHARE * updates]
-    diagnoses = [answer["diagnosis"] for record in rounds for answer in record.get("answers", [])
-                 if answer.get("diagnosis") and int(record["step"]) <= SHARE * updates + 1]
+    diagnoses = [record["report"]["diagnosis"] for record in rounds   # the trainer's own, whatever the proposer says
+                 if record.get("report") and int(record["step"]) <= SHARE * updates + 1]
     for found in diagnoses:
         if found["owner"] == "checker" and found.get("confidence", 0.0) >= attribution.CONFIRMED:
             return found["fault"], f"the checker is broken: {'; '.join(found.get('tests', []))}"

@@ -100,7 +100,8 @@ def make(path: Path, updates=40, anchor=(0.2, 0.6), env="intention", seed=0, cre
         folder.write("rounds/11.json", json.dumps({"step": 11, "answers": [{
             "author": "rules", "status": "ok", "texts": 1, "problem": "",
             "agent": {"name": "rules", "tokens": 1000, "cost": 0.25},
-            "diagnosis": proposal("", {}, "too_few_turns", "env")["diagnosis"]}]}))
+            "diagnosis": proposal("", {}, "too_few_turns", "env")["diagnosis"]}],
+            "report": {"diagnosis": proposal("", {}, "too_few_turns", "env")["diagnosis"]}}))
         other = intention.rules + "\n# other\n"
         v0, v1 = {"env.max_turns": 16, "user.epsilon": 0.5}, {"env.max_turns": 20, "user.epsilon": 0.5}
         generation(folder, 0, 0, v0)

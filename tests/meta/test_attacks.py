@@ -1,13 +1,17 @@
 """A proposer that attacks: nothing of it is adopted, and every refusal names the reason."""
 
+import dataclasses
 import json
 
 import pytest
 from gate_world import ENV, METRICS, MIX, decide, proposal, settings
 
-from eau_jax.meta.proposal import MOST_BYTES
+from eau_jax.meta.evidence import made_up
+from eau_jax.meta.gate import SIGNALS
+from eau_jax.meta.proposal import MOST_BYTES, Evidence
 
 PREDICTION = json.loads(proposal())["prediction"]
+ROWS = [{"step": step, "generation": 3, "rollout/truncated_rate": 0.4, "meta/leaks": None} for step in range(1, 20)]
 CYRILLIC = "env.max_turns".replace("e", "\u0435", 1)
 
 
@@ -17,6 +21,12 @@ def rules(text):
 
 def knobs(**changes):
     return proposal(changes={name.replace("__", "."): value for name, value in changes.items()})
+
+
+def cites(metric="rollout/truncated_rate", first=15, last=19, value=0.4):
+    """A good proposal with one number as evidence."""
+    item = {"metric": metric, "first": first, "last": last, "value": value, "limit": 0.25}
+    return proposal(diagnosis={"owner": "env", "fault": "too_few_turns", "evidence": [item]})
 
 
 def nested(depth):
@@ -93,7 +103,7 @@ TEXTS = {   # what is sent, the stage that refuses it, and what the reason says
     "rules slow to read": (rules("a" + ".a" * 16000 + "=1"), "rules", "allowed: 8192"),
     "rules too deep": (rules("a = " + "[" * 4000), "rules", "recursion"),
     "rules with a giant integer": (rules("default = " + "9" * 5000), "rules", "digits"),
-    "rules that cannot be written down": (rules('default = "ANSWER"\n# \ud800'), "rules", "surrogates"),
+    "rules that cannot be written down": (rules('default = "ANSWER"\n# \ud800'), "parse", "surrogates"),
     "too many rules": (rules('default = "ANSWER"\n' + '[[rule]]\nwhen={turn=1}\nreply="ANSWER"\n' * 129), "rules",
                        "at most 128"),
     "a feature that holds the answer": (rules('default = "ANSWER"\n[[rule]]\nwhen = { answer = 1 }\nreply = "ANSWER"'),
@@ -115,6 +125,45 @@ TEXTS = {   # what is sent, the stage that refuses it, and what the reason says
     "rules that leave at once": (rules('default = "LEAVE"'), "stop_sanity", "leaves at the first message"),
     "rules that leave the expert at work": (rules(
         'default = "ANSWER"\n[[rule]]\nwhen = { remaining = 1 }\nreply = "LEAVE"'), "stop_sanity", "expert at work"),
+    "one knob twice": (proposal().replace('"env.max_turns"', '"env.max_turns": 40, "env.max_turns"'), "parse", "twice"),
+    "one field twice": (proposal()[:-1] + ', "base_generation": 3}', "parse", "'base_generation' twice"),
+    "changes twice": (proposal()[:-1] + ', "changes": {"env.patience": 7}}', "parse", "'changes' twice"),
+    "one bucket twice": (proposal(task_mix=MIX).replace('"hard"', '"hard": 0.9, "hard"'), "parse", "'hard' twice"),
+    "half a character in a note": (proposal(why="\ud800"), "parse", "surrogates"),
+    "half a character in the fault's name": (proposal(diagnosis={"owner": "env", "fault": "\udfff"}), "parse", "surrogates"),
+    "a name of half a character": (proposal(changes={"env.\ud800": 1}), "parse", "surrogates"),
+    "a name without end": (proposal(changes={"env." + "x" * 60000: 1}), "parse", "allowed: 100"),
+    "a bucket without end": (proposal(task_mix=MIX | {"x" * 60000: 0.02}), "parse", "allowed: 100"),
+    "thousands of knobs": (proposal(changes={f"env.k{number}": 1 for number in range(3000)}), "scope", "3000 changes"),
+    "thousands of buckets": (proposal(task_mix={f"b{number}": 1e-4 for number in range(3000)}), "task_mix",
+                             "every bucket once"),
+    "a mark of the byte order": ("\ufeff" + proposal(), "parse", "not JSON"),
+    "more behind the end": (proposal() + "\0", "parse", "not JSON"),
+    "a negative ttl": (proposal(ttl_updates=-5), "parse", "ttl_updates is -5"),
+    "half an update": (proposal(ttl_updates=5.5), "parse", "whole number"),
+    "a generation far off": (proposal(base_generation=10**9), "generation", "the current one is 3"),
+    "a generation that is no whole number": (proposal(base_generation=3.0), "parse", "whole number"),
+    "a generation before the first": (proposal(base_generation=-1), "parse", "from 0"),
+    "a number next to nothing": (proposal().replace("20", "1e-320"), "knobs", "allowed: 1 to 64"),
+    "an owner in place of a knob": (proposal(changes={"env": 1}), "knobs", "unknown knob 'env'"),
+    "a knob without a name": (proposal(changes={"": 1}), "scope", "is no knob"),
+    "a negative share": (proposal(task_mix={"easy": -0.1, "medium": 0.6, "hard": 0.5}), "parse", "from 0 to 1"),
+    "a bucket in other letters": (proposal(task_mix={"Easy": 0.5, "medium": 0.3, "hard": 0.2}), "task_mix",
+                                  "every bucket once"),
+    "more than sure": (proposal(diagnosis={"owner": "env", "fault": "x", "confidence": 2}), "parse", "from 0 to 1"),
+    "two defaults": (rules('default = "ANSWER"\ndefault = "LEAVE"'), "rules", "not TOML"),
+    "one rule in place of a list": (rules('default = "ANSWER"\n[rule]\nwhen = { turn = 1 }\nreply = "LEAVE"'), "rules",
+                                    "[[rule]]"),
+    "a bound that is no number": (rules('default = "ANSWER"\n[[rule]]\nwhen = { turn = nan }\nreply = "LEAVE"'), "rules",
+                                  "nan is not a range"),
+    "a bound without end": (rules('default = "ANSWER"\n[[rule]]\nwhen = { turn = 99999999999 }\nreply = "LEAVE"'), "rules",
+                            "is not a range"),
+    "a bound that is a truth": (rules('default = "ANSWER"\n[[rule]]\nwhen = { turn = true }\nreply = "LEAVE"'), "rules",
+                                "is not a range"),
+    "a date as a reply": (rules("default = 1979-05-27"), "rules", "not a reply"),
+    "full-width letters in a reply": (rules('default = "\uff21NSWER"'), "rules", "not a reply"),
+    "rules that are blank": (rules(" \n"), "rules", "no default"),
+    "evidence that ends before it begins": (cites(first=19, last=15), "parse", "from 19"),
     "a reward for chatting": (knobs(env__chat_bonus=0.25), "no_free_lunch", "does not try"),
 }
 STANDING = {   # a good proposal that comes at the wrong time
@@ -127,6 +176,11 @@ STANDING = {   # a good proposal that comes at the wrong time
     "budget": (proposal(), {"swaps_left": 0}, "timing", "used up"),
     "a second change of an owner": (proposal(), {"live": {"env": "p7"}}, "timing", "proposal p7"),
     "a mix where there is none": (proposal(task_mix=MIX), {"task_mix": {}}, "task_mix", "no buckets"),
+    "evidence from updates to come": (cites(last=25), {"rows": ROWS}, "scope", "but 19 are done"),
+    "evidence of what nobody records": (cites("sealed/score"), {"rows": ROWS}, "scope", "did not record"),
+    "evidence that was not known": (cites("meta/leaks"), {"rows": ROWS}, "scope", "did not record"),
+    "evidence that is made up": (cites(value=0.9), {"rows": ROWS}, "scope", "was 0.9 in updates 15 to 19; it was 0.4"),
+    "evidence without records": (cites(), {}, "scope", "but 0 are done"),
     "a metric of an evaluation": (proposal(), {"metrics": METRICS - {"rollout/success_rate"}}, "scope",
                                   "not in metrics.jsonl"),
 }
@@ -153,6 +207,15 @@ def test_small_steps_do_not_add_up_to_a_leak():
     now, step = settings(chat_bonus=0.2), knobs(env__chat_bonus=0.21)
     refused(decide(step, current=now), "no_free_lunch", "does not try")
     assert decide(step, current=now, first=now).accepted
+
+
+def test_evidence_that_is_there_is_no_fault():
+    rows = [{"step": step, "a/share": 0.01 * step, "a/rate": 1e-5} for step in range(1, 20)]
+    true = [Evidence("a/share", 11, 19, 0.19, 0.1), Evidence("a/share", 11, 19, 0.15, 0.1), Evidence("a/share", 19, 19, 0.2, 0),
+            Evidence("a/rate", 1, 19, 1e-5, 0), Evidence("approx_kl", 15, 19, 0.7, 0.05)]
+    assert made_up(true, rows, SIGNALS) == []
+    assert len(made_up([dataclasses.replace(true[4], metric="no_signal")], rows, SIGNALS)) == 1
+    assert len(made_up([dataclasses.replace(true[3], value=2e-5)], rows, SIGNALS)) == 1, "small numbers count as well"
 
 
 def refused(decision, stage, said):

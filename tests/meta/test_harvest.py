@@ -191,8 +191,9 @@ def rows(count, **more):
 
 
 def rounds(owner="none", fault="", confidence=0.95):
-    return [{"step": 11, "answers": [{"diagnosis": {"owner": owner, "fault": fault, "confidence": confidence,
-                                                    "tests": ["gold_replay: 3 of 4"]}}]}]
+    claim = {"owner": "checker", "fault": "all is lost", "confidence": 1.0, "tests": ["a proposer's word ends no run"]}
+    return [{"step": 11, "answers": [{"diagnosis": claim}], "report": {"diagnosis": {
+        "owner": owner, "fault": fault, "confidence": confidence, "tests": ["gold_replay: 3 of 4"]}}}]
 
 
 def test_what_begins_a_run_anew():
