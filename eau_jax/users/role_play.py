@@ -24,8 +24,8 @@ from eau_jax.users.llm import Client, checked, fault, plain, respond
 STOP = "###STOP###"                           # what the model writes when it has nothing more to say
 GREETING = "Hello! How can I help you today?"  # stands before a conversation that the user opens
 
-_SYSTEM = ("You are the user; an assistant writes to you. Say only what the scenario holds, and when you are asked for it; "
-           f"[1] stands for what it has under Say [1]. When all is settled, write {STOP}.\n\nScenario:\n{{scenario}}")
+_SYSTEM = ("You are the user. Tell the assistant only what is asked for; [1] stands for Say [1]. Once all is settled, write "
+           f"{STOP}.\n\n{{scenario}}")    # short, since it comes with every reply
 _SIGN = re.compile(r"###\w+###")
 _NUMBER = re.compile(r"\[(\d+)\]")
 _CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
