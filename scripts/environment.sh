@@ -1,5 +1,6 @@
 # Sourced by the other scripts: makes .venv once and installs this project into it. Usage: . scripts/environment.sh EXTRA
 # PYTHON chooses the interpreter (3.11 or newer); what pyproject.toml says decides what is installed.
+set -euo pipefail   # nothing counts as installed after a step that failed
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-python3}"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
