@@ -232,8 +232,15 @@ def _source(code: types.CodeType) -> str:
             inside = [(node.lineno, node.col_offset) <= place < end for place in places]
             fitting.append((-sum(inside), end[0] - node.lineno, end[1], node))
     if not fitting:   # made by exec, or its file is gone
-        return f"{code.co_name} {code.co_code.hex()}"
+        return _compiled(code)
     return _dump(min(fitting, key=lambda one: one[:3])[3])
+
+
+def _compiled(code: types.CodeType) -> str:
+    """What a function without a source does: its instructions, and the values and names in them."""
+    values = [_compiled(value) if isinstance(value, types.CodeType) else
+              repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value) for value in code.co_consts]
+    return " ".join([code.co_name, code.co_code.hex(), *code.co_names, *values])
 
 
 def _first_line(node: Any) -> int:

@@ -3,8 +3,9 @@
     infra     something outside the agent's control failed
     env       a gold step fails now
     checker   the gold plan does not pass now; or all that the user wanted was done, and the checker says no
-    user      told what was never disclosed, made something up, or left before what was agreed on was done
-    agent     policy, grounding, over_action, recovery, missing_question, missing_write, unsaid, gave_up
+    user      told what was never disclosed, made something up, left before what was agreed on was done, or kept to himself
+              what he was asked for
+    agent     policy, grounding, guess, over_action, recovery, missing_question, missing_write, unsaid, gave_up
     task      of several conversations: the oracle fails as well (`attribute_all`)
 
 `last_hope` is the counterfactual: from which turn on even a perfect agent could not have succeeded.
