@@ -191,12 +191,13 @@ def test_cycles_end(write):
 
 
 def test_a_class_without_a_file_counts_by_its_functions(tmp_path, monkeypatch):
-    """As in a notebook."""
+    """As where it is gone."""
     def made(text):
-        module = ModuleType("notebook")
+        module = ModuleType("typed")
         module.__file__ = str(tmp_path / "none.py")
-        monkeypatch.setitem(sys.modules, "notebook", module)
-        exec(f"class Typed:\n    def f(self):\n        return {text}\n", vars(module))
+        monkeypatch.setitem(sys.modules, "typed", module)
+        typed = f"class Typed:\n    def f(self):\n        return {text}\n"
+        exec(compile(typed, module.__file__, "exec"), vars(module))
         return fingerprint(functools.partial(module.Typed))
 
     assert made("1") == made("1") != made("2")

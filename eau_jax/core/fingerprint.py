@@ -257,7 +257,7 @@ def _parsed(text: str) -> ast.Module:
 
 
 def _class_node(tree: ast.AST, qualname: str) -> ast.AST | None:
-    """The syntax of a class; None where it was made by exec, as in a notebook, or its file is gone."""
+    """The syntax of a class; None where it was made by exec, or its file is gone."""
     found: ast.AST | None = tree
     for name in qualname.replace("<locals>.", "").split("."):
         inside = [node for node in ast.walk(found) if getattr(node, "name", None) == name] if found else []
