@@ -7,7 +7,7 @@ Reproduces   VAGEN's bi-level GAE (Wang et al. 2025, arXiv:2510.16907): gamma 0.
 Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/bilevel.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      CHIP=h200 scripts/one_gpu configs/methods/bilevel.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/bilevel.py --name bilevel
 """
 

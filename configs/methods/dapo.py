@@ -6,7 +6,7 @@ Reproduces   DAPO (Yu et al. 2025, arXiv:2503.14476): 512 tasks x 16 episodes, 1
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/dapo.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      scripts/one_gpu configs/methods/dapo.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/dapo.py --name dapo
 """
 

@@ -7,7 +7,7 @@ Reproduces   Decoupled PPO (Hilton et al. 2022, arXiv:2110.00641) with token-lev
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/decoupled_ppo.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      scripts/one_gpu configs/methods/decoupled_ppo.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/decoupled_ppo.py --name decoupled_ppo
 """
 

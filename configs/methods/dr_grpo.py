@@ -5,7 +5,7 @@ Reproduces   Dr. GRPO (Liu et al. 2025, arXiv:2503.20783): 128 tasks x 8 episode
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/dr_grpo.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      scripts/one_gpu configs/methods/dr_grpo.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/dr_grpo.py --name dr_grpo
 """
 

@@ -10,7 +10,7 @@ Reproduces   EigenData / AReaL-SEA (arXiv:2601.22607): 8 tasks x 64 episodes, on
 Hardware     one 141 GB GPU; a plan counts 112 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/eigendata.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      CHIP=h200 scripts/one_gpu configs/methods/eigendata.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/eigendata.py --name eigendata
 """
 

@@ -5,7 +5,7 @@ Reproduces   GRPO (Shao et al. 2024, arXiv:2402.03300): 64 episodes of 16 tasks,
 Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/grpo.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      CHIP=h200 scripts/one_gpu configs/methods/grpo.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/grpo.py --name grpo
 """
 

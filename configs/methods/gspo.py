@@ -5,7 +5,7 @@ Reproduces   GSPO (Zheng et al. 2025, arXiv:2507.18071): clip 3e-4 and 4e-4 on t
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/gspo.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      scripts/one_gpu configs/methods/gspo.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/gspo.py --name gspo
 """
 

@@ -8,7 +8,7 @@ Reproduces   InfoPO (arXiv:2603.00656) on UserGym: beta 0.5, temperature 0.5 of 
 Hardware     one 141 GB GPU; a plan counts 96 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/infopo.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      CHIP=h200 scripts/one_gpu configs/methods/infopo.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/infopo.py --name infopo
 """
 

@@ -7,7 +7,7 @@ Reproduces   VAPO's length-adaptive GAE (Yue et al. 2025, arXiv:2504.05118): lam
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/length_adaptive.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      scripts/one_gpu configs/methods/length_adaptive.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/length_adaptive.py --name length_adaptive
 """
 

@@ -6,7 +6,7 @@ Reproduces   VAGEN's `turn_wise_gae` (Wang et al. 2025, arXiv:2510.16907): gamma
 Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/ppo_action_end.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      CHIP=h200 scripts/one_gpu configs/methods/ppo_action_end.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/ppo_action_end.py --name ppo_action_end
 """
 

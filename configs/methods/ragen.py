@@ -8,7 +8,7 @@ Reproduces   StarPO-S with a critic (Wang et al. 2025, arXiv:2504.20073): gamma 
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/ragen.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      scripts/one_gpu configs/methods/ragen.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/ragen.py --name ragen
 """
 

@@ -6,7 +6,7 @@ Reproduces   REINFORCE++ (Hu et al. 2025, arXiv:2501.03262): gamma 1, clip 0.2, 
 Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/reinforce_plus_plus.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      CHIP=h200 scripts/one_gpu configs/methods/reinforce_plus_plus.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/reinforce_plus_plus.py --name reinforce_plus_plus
 """
 

@@ -5,7 +5,7 @@ Reproduces   RLOO (Ahmadian et al. 2024, arXiv:2402.14740) with k = 4: no clip, 
 Hardware     one 141 GB GPU; a plan counts 92 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/rloo.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      CHIP=h200 scripts/one_gpu configs/methods/rloo.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/rloo.py --name rloo
 """
 

@@ -7,7 +7,7 @@ Reproduces   SAO (arXiv:2607.07508) as set for agents: window 0.8 below and 3 ab
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/sao.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      scripts/one_gpu configs/methods/sao.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/sao.py --name sao
 """
 

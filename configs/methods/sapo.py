@@ -5,7 +5,7 @@ Reproduces   SAPO (Gao et al. 2025, arXiv:2511.20347): temperature 1 of the gate
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/sapo.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      scripts/one_gpu configs/methods/sapo.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/sapo.py --name sapo
 """
 

@@ -6,7 +6,7 @@ Reproduces   Turn-PPO (arXiv:2512.17008) with its best gamma 0.99 and lambda 0.9
 Hardware     one 80 GB GPU; a plan counts 76 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/turn_ppo.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      scripts/one_gpu configs/methods/turn_ppo.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/turn_ppo.py --name turn_ppo
 """
 

@@ -9,7 +9,7 @@ Reproduces   UserRL (Qian et al. 2025, arXiv:2509.19736): 128 tasks x 8 episodes
 Hardware     one 141 GB GPU; a plan counts 96 GB at most.
 Time         not measured.
 Expected     not measured.
-Command      eau-jax train configs/methods/userrl.py --model.folder PATH  (`eau-jax plan` needs no weights)
+Command      CHIP=h200 scripts/one_gpu configs/methods/userrl.py PATH  (`eau-jax plan` needs no weights)
 Small        eau-jax train configs/quickstart.py --method configs/methods/userrl.py --name userrl
 """
 
