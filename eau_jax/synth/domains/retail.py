@@ -239,13 +239,14 @@ def arguments(case: DatabaseCase, state: State, tool: str, rng: random.Random) -
     items = rng.sample(order["items"], rng.randint(1, len(order["items"])))
     variants = lambda item: sorted(case.value(state, ("products", item["product_id"], "variants")))
     off = rng.random() < 0.1
+    places = [user["address"]] if ACTIONS[tool].kind == "read" else [each["address"] for _, each in case.rows(state, "users")]
     draw = {"user_id": lambda: "nobody_1" if off else user["user_id"], "order_id": lambda: "#W0000000" if off else key,
             "product_id": lambda: items[0]["product_id"], "item_ids": lambda: [item["item_id"] for item in items],
             "new_item_ids": lambda: [rng.choice(variants(items[0] if off else item)) for item in items],
             "payment_method_id": lambda: rng.choice(sorted(user["payment_methods"])), "reason": lambda: rng.choice(REASONS),
             "email": lambda: user["email"], "first_name": lambda: user["name"]["first_name"],
             "last_name": lambda: user["name"]["last_name"], "summary": lambda: "x",
-            **{name: lambda name=name: rng.choice(case.rows(state, "users"))[1]["address"][name] for name in ADDRESS}}
+            **{name: lambda name=name: rng.choice(places)[name] for name in ADDRESS}}
     return {name: draw[name]() for name in ACTIONS[tool].params}
 
 

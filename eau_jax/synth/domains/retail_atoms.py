@@ -9,7 +9,7 @@ from eau_jax.synth.domain import Atom, Wish
 from eau_jax.synth.domains.retail_world import World, base
 
 Order = Mapping[str, Any]
-Make = Callable[[World, random.Random], Wish | None]
+Make = Callable[[World, random.Random], Wish]
 
 
 def _about(world: World, order: Order) -> tuple[list[list[Any]], list[list[str]], dict[str, str]]:
@@ -55,14 +55,12 @@ def _things(order: Order, rng: random.Random) -> list[Mapping[str, Any]]:
 def _return(status: str, refused: str = "") -> Make:
     """Refunded to the way it was paid, or where that is refused to another card."""
 
-    def make(world: World, rng: random.Random) -> Wish | None:
+    def make(world: World, rng: random.Random) -> Wish:
         order = world.order(status, card=True)
         things, paid = _things(order, rng), order["payment_history"][0]["payment_method_id"]
         others = [key for key, each in world.user["payment_methods"].items() if key != paid
                   and each["source"] != "gift_card"]
-        if refused == "refund" and not others:
-            return None
-        to = rng.choice(others) if refused == "refund" else paid
+        to = paid if refused != "refund" else rng.choice(others) if others else world.method("credit_card")
         names = listed([f"the {thing['name']}" for thing in things])
         return _wish(world, order, "return_delivered_order_items",
                      {"item_ids": [thing["item_id"] for thing in things], "payment_method_id": to},
@@ -75,11 +73,9 @@ def _return(status: str, refused: str = "") -> Make:
 def _swap(tool: str, status: str, refused: str = "") -> Make:
     """For other variants of the same products, or where that is refused for another product."""
 
-    def make(world: World, rng: random.Random) -> Wish | None:
+    def make(world: World, rng: random.Random) -> Wish:
         order = world.order(status, card=True)
         things = _things(order, rng)
-        if not all(world.others(thing) for thing in things):
-            return None
         new = [rng.choice(world.others(thing)) for thing in things]
         wanted = [base()["products"][thing["product_id"]]["variants"][key] for thing, key in zip(things, new)]
         texts = [f"instead of the {thing['name']} one with {', '.join(each['options'].values())}"
@@ -114,14 +110,12 @@ def _home(world: World, rng: random.Random) -> Wish:
                 [["details", name, value] for name, value in place.items()], [], [["user_id", user]], [], "", [], {})
 
 
-def _payment(world: World, rng: random.Random) -> Wish | None:
+def _payment(world: World, rng: random.Random) -> Wish:
     order = world.order("pending", card=True)
     first = order["payment_history"][0]
     others = [key for key, each in world.user["payment_methods"].items()
               if key != first["payment_method_id"] and each.get("balance", 10**6) >= first["amount"]]
-    if not others:
-        return None
-    new = rng.choice(others)
+    new = rng.choice(others) if others else world.method("credit_card")
     history = [first, {**first, "payment_method_id": new}, {**first, "transaction_type": "refund"}]
     return _wish(world, order, "modify_pending_order_payment", {"payment_method_id": new}, {"payment_history": history},
                  [_pays(world, new)], {})

@@ -54,13 +54,15 @@ class World:
     def __init__(self, rng: random.Random, cell: Mapping[str, Any]):
         self.rng, self.cell = rng, cell
         self.rows: dict[str, dict[str, Any]] = {"users": {}, "orders": {}}
-        self._numbers = rng.sample(range(1000000, 9999999), 64)
+        self._numbers = rng.sample(range(1000000, 9999999), 96)
         self._products = rng.sample(sorted(base()["products"]), len(base()["products"]))
         first, last = rng.choice(_FIRST), rng.choice(_LAST[cell["split"] == "test"::2])
         self.user = self.person(first, last)
         facts = rng.choice(({"email": self.user["email"]}, {"zip": self.user["address"]["zip"]}))
         self.facts: dict[str, str] = {"name": f"{first} {last}", **facts}
         self.order("processed")
+        somebody = self.person(rng.choice([each for each in _FIRST if each != first]), last)
+        self.order("pending", somebody)         # so that blind changes hit the wrong one as well
         for _ in range(cell["distractors"]):
             self.order("pending", self.person(first, last))
             self.order(rng.choice(("delivered", "processed")))
@@ -69,16 +71,20 @@ class World:
         """A customer with two to four ways to pay, without orders."""
         number = self._numbers.pop() % 10000
         key = f"{first.lower()}_{last.lower()}_{number:04d}"
-        methods: dict[str, Any] = {}
-        for source in self.rng.sample(("credit_card", "credit_card", "paypal", "gift_card"), self.rng.choice((2, 3, 4))):
-            method = f"{source}_{self._numbers.pop()}"
-            methods[method] = {"source": source, "id": method, **{
-                "credit_card": {"brand": "visa", "last_four": f"{self._numbers.pop() % 10000:04d}"}, "paypal": {},
-                "gift_card": {"balance": float(self.rng.randrange(400, 900))}}[source]}
         user = {"user_id": key, "name": {"first_name": first, "last_name": last}, "address": self.address(),
-                "email": f"{first.lower()}.{last.lower()}{number:04d}@example.com", "payment_methods": methods, "orders": []}
+                "email": f"{first.lower()}.{last.lower()}{number:04d}@example.com", "payment_methods": {}, "orders": []}
+        for source in self.rng.sample(("credit_card", "credit_card", "paypal", "gift_card"), self.rng.choice((2, 3, 4))):
+            self.method(source, user)
         self.rows["users"][key] = user
         return user
+
+    def method(self, source: str, owner: dict[str, Any] | None = None) -> str:
+        """A further way to pay; its id."""
+        key = f"{source}_{self._numbers.pop()}"
+        (self.user if owner is None else owner)["payment_methods"][key] = {"source": source, "id": key, **{
+            "credit_card": {"brand": "visa", "last_four": f"{self._numbers.pop() % 10000:04d}"}, "paypal": {},
+            "gift_card": {"balance": float(self.rng.randrange(400, 900))}}[source]}
+        return key
 
     def address(self, country: str = "USA") -> dict[str, str]:
         """A new address."""
@@ -112,7 +118,7 @@ class World:
         return order
 
     def others(self, item: Mapping[str, Any]) -> list[str]:
-        """Available variants of an item's product that are another one."""
+        """Available variants of an item's product that are another one; of each product some are in stock."""
         variants = base()["products"][item["product_id"]]["variants"]
         return [key for key in sorted(variants) if variants[key]["available"] and key != item["item_id"]]
 
