@@ -3,7 +3,7 @@
 Reproduces   nothing published. No model, no network, no upstream files.
 Hardware     1 CPU core.
 Time         about a minute.
-Expected     1,054 of 1,100 are kept (25 seconds with --jobs 2).
+Expected     99 of the first 100 are kept.
 Command      eau-jax synth configs/synth_retail.py
 """
 
