@@ -52,9 +52,10 @@ def _none_of(scene: Scene, owner: str, name: str, *metrics: str, why: str) -> Mo
 
 
 def _leaky(scene: Scene) -> Iterator[Move]:
+    """First what the fault is about: more symbolic replies would be less varied ones too."""
     metrics, why = ("meta/leaks", "rollout/leak_rate"), "the user tells values that were not disclosed"
-    yield _more_symbolic(scene, *metrics, why=why)
     yield _none_of(scene, "user", "leak", *metrics, why=why)
+    yield _more_symbolic(scene, *metrics, why=why)
 
 
 def _early(scene: Scene) -> Iterator[Move]:

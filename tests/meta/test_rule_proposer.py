@@ -76,7 +76,7 @@ SWINGING = rows(30, learn__critic_loss=lambda p: 0.2 + 0.1 * (-1) ** p, learn__e
 ANCHOR = [row | {"anchor/success_rate": 0.4 + 0.01 * (-1) ** (row["step"] % 2)} for row in healthy(2, 45)]
 # fault -> (what the view holds, what is proposed); a second view in which it can do nothing
 ROWS = {
-    "leaky_user": (dict(), {"user.epsilon": 0.65}, dict(knobs=swapped(user__epsilon=0.8, user__second__leak=0.0))),
+    "leaky_user": (dict(), {"user.second.leak": 0.0}, dict(knobs=swapped(user__epsilon=0.8, user__second__leak=0.0))),
     "early_disclosure": (dict(), {"env.disclose_cap": 15}, dict(knobs=swapped(env__disclose_cap=1, user__second__drift=0.0,
                                                                               user__epsilon=0.8))),
     "premature_stop": (dict(), {"user.second.leave": 0.0}, dict(knobs=swapped(user__second__leave=0.0, env__patience=64))),
@@ -148,9 +148,9 @@ def test_a_swinging_critic_learns_more_slowly(tmp_path):
 
 
 def test_the_second_choice_of_a_row(tmp_path):
-    knobs = swapped(user__epsilon=0.8)
+    knobs = swapped(user__second__leak=0.0)
     leaky = change(propose(view(tmp_path, knobs=knobs, fault="leaky_user"), Budget()), knobs)
-    assert leaky.changes == {"user.second.leak": 0.0}
+    assert leaky.changes == {"user.epsilon": 0.65}
     knobs = swapped(user__second__leave=0.0)
     stays = change(propose(view(tmp_path, knobs=knobs, fault="premature_stop"), Budget()), knobs)
     assert stays.changes == {"env.patience": 8}
