@@ -8,7 +8,8 @@ It reads the weights it is given from their files and samples from them: the log
 
 `server.script` takes what the next requests to /generate meet, one after the other: "ok", "500", "400", "stall", "reset"
 (of the connection), "garbage" (no JSON), "odd" (JSON of another form), "short" (too few log-probabilities), "null" (a
-log-probability that is none), "abort" (before it has drawn anything), "cut" (an abort in the middle).
+log-probability that is none), "huge" (a token that no array holds), "abort" (before it has drawn
+anything), "cut" (an abort in the middle).
 """
 
 import argparse
@@ -156,6 +157,8 @@ class Scripted:
             entries.pop()
         if kind == "null":
             entries[-1][0] = None
+        if kind == "huge":
+            entries[-1][1] = 2**40
         return 200, {"output_ids": drawn, "meta_info": meta}
 
     def _draw(self, rid, ids, sampling, kind):

@@ -164,7 +164,7 @@ def test_a_key_is_sent_and_never_shown(monkeypatch):
 # What fails
 
 
-@pytest.mark.parametrize("kind", ["500", "reset", "garbage", "odd", "short", "null", "abort"])
+@pytest.mark.parametrize("kind", ["500", "reset", "garbage", "odd", "short", "null", "huge", "abort"])
 def test_what_fails_once_leaves_no_trace(kind):
     with sglang_server() as calm, sglang_server() as server:
         undisturbed = sampler(calm)
@@ -347,6 +347,7 @@ def test_a_request_before_the_first_push_is_refused():
     (dict(servers=()), "give a tuple of addresses"), (dict(servers="http://a:1"), "give a tuple of addresses"),
     (dict(servers=("http://a:1", "http://a:1")), "occurs twice"),
     (dict(servers=(LocalServer(),), router="http://a:1"), "a router does not know"),
+    (dict(servers=(LocalServer(start_s=60.0),), push_s=50.0), "start_s is 60 and push_s 50; .* raise push_s"),
     (dict(servers=("http://a:1",), retries=-1), "retries"), (dict(servers=("http://a:1",), timeout_s=0.0), "timeout_s"),
     (dict(servers=("localhost:30000",)), "no server's address"), (dict(servers=("http://me:pw@a:1",)), "would be recorded")])
 def test_settings_that_cannot_work_are_refused(settings, message):

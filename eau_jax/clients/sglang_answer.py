@@ -44,7 +44,7 @@ def read(answer: Any, vocab_size: int) -> Drawn:
             begin, end = max(int(span["start"]), 0), min(int(span["end"]), count)
             labels[begin:end] = [str(span["version"])] * max(end - begin, 0)
         prompt, cached = int(meta.get("prompt_tokens") or 0), int(meta.get("cached_tokens") or 0)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"it is not of the expected form ({type(error).__name__}: {error})") from None
     if finish not in FINISHES:
         raise ValueError(f"its finish reason is {finish!r}; known: {', '.join(FINISHES)}")

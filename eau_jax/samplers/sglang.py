@@ -49,6 +49,10 @@ class SGLang:
         for name in ("timeout_s", "push_s"):
             if not time_limit.fits(getattr(self, name)):
                 raise ValueError(f"SGLang: {name} is {getattr(self, name)!r}; allowed: {time_limit.ALLOWED}")
+        slow = max((server.start_s for server in self.servers if isinstance(server, LocalServer)), default=0.0)
+        if slow > self.push_s:
+            raise ValueError(f"SGLang: a LocalServer's start_s is {slow:g} and push_s {self.push_s:g}; a push includes the "
+                             "start, so the server would be given up before: raise push_s")
         if not self.retries >= 0:
             raise ValueError(f"SGLang: retries is {self.retries!r}; allowed: 0 or more")
 
