@@ -23,13 +23,15 @@ from eau_jax.local_chat import LocalChat
 from eau_jax.rollout.template import QWEN3
 from eau_jax.study import Study
 from eau_jax.synth.domains.telecom import telecom
+from eau_jax.synth.domains.telecom_flaws import flawed
 from eau_jax.synth.plan import SynthPlan
 from eau_jax.users.role_play import role_play
 from eau_jax.users.symbolic import symbolic
 
 CONFIGS = Path(__file__).parent
 MODEL = os.environ.get("EAU_MODEL", "Qwen3-4B")
-PLAN = SynthPlan(domain=telecom, name="areal_sea_telecom", count=4000, rounds=4, outcomes={"fulfil": 1.0}, distractors=(0,),
+DOMAIN = flawed(telecom)._replace(where=f"{os.path.relpath(__file__)}:DOMAIN")
+PLAN = SynthPlan(domain=DOMAIN, name="areal_sea_telecom", count=4000, rounds=4, outcomes={"fulfil": 1.0}, distractors=(0,),
                  novices=2)
 
 

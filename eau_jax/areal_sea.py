@@ -10,7 +10,9 @@ are fine-tuned on conversations about them, then the agent is trained against th
     no_filtering    groups that are all solved or all failed stay in the batch
 
 Unchecked data have the tasks that gates reject, if they can be played and scored at all, the agent's conversations that
-failed, and as targets the messages that a tool or the user put right. The user's data are checked in all methods.
+failed, and as targets the messages that a tool or the user put right. The user's data are checked in all methods. What
+validation is worth depends on what the author of the tasks gets wrong: over a domain whose sub-tasks are all sound it is
+little. The config files therefore have an author who errs, the same for all methods: `synth.domains.telecom_flaws`.
 
 All methods are evaluated on the held-out tasks of the recipe's own plan. The model of the user is the same for all methods
 and seeds, and the data are the same for all seeds; a seed decides the agent's first weights, the order of examples and

@@ -18,8 +18,9 @@ from eau_jax.folder import differing
 from eau_jax.progress import Watch
 from eau_jax.study import Study
 from eau_jax.study_inputs import data_of, model_of
+from eau_jax.synth.compose import compose
 from eau_jax.synth.llm import Llm
-from eau_jax.synth.plan import SynthPlan
+from eau_jax.synth.plan import SynthPlan, items
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ("areal_sea", "no_user_sft", "no_filtering")     # methods that begin with the same fine-tuned agent
@@ -60,14 +61,21 @@ def test_an_ablation_leaves_out_what_it_says(study):
     assert whole.user.identity["model"] == str(model_of(study.users[0]))
 
 
+def test_the_author_of_the_small_recipe_errs_in_four_tasks_of_ten():
+    for plan in small().data:
+        made = [compose(plan.domain, item, plan.seed).atoms for item in items(plan, [plan.evolved] * plan.rounds)]
+        wrong = [any(name.startswith(("locked", "offline")) for name in atoms) for atoms in made]
+        assert len(made) == plan.count and 0.35 < sum(wrong) / len(wrong) < 0.5
+
+
 def test_methods_with_the_same_data_share_their_start():
     starts = {method: studies._start_of(studies.configured(small(), "telecom", method, 0)) for method in small().methods}
     assert len({starts[method] for method in SHARED}) == 1 and len(set(starts.values())) == 3
 
 
 def test_ablations_of_what_is_not_there_are_refused():
-    agent, user = small().environments["telecom"], small().environments["telecom"].user
-    make = lambda plan=small().data[0], agent=agent: areal_sea(plan, agent, agent, lambda folder: user, user, name="x")
+    agent, made, user = small().environments["telecom"], small().users[0], small().environments["telecom"].user
+    make = lambda plan=small().data[0], agent=agent: areal_sea(plan, agent, made, lambda folder: user, user, name="x")
     for changes in ({"rounds": 1}, {"rounds": 1, "validated": False}):
         with pytest.raises(ConfigError, match="give 2 rounds or more, validated"):
             make(dataclasses.replace(small().data[0], **changes))
@@ -87,12 +95,12 @@ class Planner:
 
 
 def test_a_plan_that_stays_as_it_is_has_no_planner():
-    agent, user = small().environments["telecom"], small().environments["telecom"].user
+    agent, made, user = small().environments["telecom"], small().users[0], small().environments["telecom"].user
     for models, left in ((Llm(planner=Planner()), None), (Llm(planner=(one := Planner()), composer=one), Llm(composer=one))):
         plan = dataclasses.replace(small().data[0], jobs=1, llm=models, probes=5)
-        made = areal_sea(plan, agent, agent, lambda folder: user, user, name="x").data
-        assert made[0] is plan and [each.llm for each in made[1:]] == [left, left]
-        assert {each.probes for each in made[1:]} == {SynthPlan.probes}
+        data = areal_sea(plan, agent, made, lambda folder: user, user, name="x").data
+        assert data[0] is plan and [each.llm for each in data[1:]] == [left, left]
+        assert {each.probes for each in data[1:]} == {SynthPlan.probes}
 
 
 @pytest.mark.slow
