@@ -166,7 +166,6 @@ def check(config: Config) -> None:
                                  f"to 1")
         except ValueError as error:
             raise ConfigError(f"swap before update {swap.step}: {error}") from None
-    make_mesh(**vars(config.mesh))
     _known(config)
     if config.meta.limits:
         thresholds.load(Path(config.meta.limits), config.env.name)
@@ -176,8 +175,10 @@ def check(config: Config) -> None:
     if config.model.make is None and not Path(config.model.folder, "config.json").is_file():
         raise ConfigError(f"model.folder = {config.model.folder!r} is not there; give a Hugging Face model folder "
                           f"(config.json, *.safetensors, tokenizer.json) with --model.folder")
-    if config.model.make in (None, start.new_model):   # the shapes of another one are known when it is made
-        _fitting(config, start.architecture(config))
+    if config.model.make in (None, start.new_model):
+        learner(config, start.architecture(config))
+    else:   # the shapes of another one are known when it is made
+        make_mesh(**vars(config.mesh))
 
 
 def _effective(config: Config, swap: Swap, before: Generation, after: Generation) -> None:

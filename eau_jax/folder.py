@@ -24,10 +24,12 @@ from eau_jax.meta import audit
 # What a config decided: where one of these is there, the config can no longer be another.
 LEARNED = {"model", "cold_start", "metrics.jsonl", "checkpoints"}
 BASE = "base.sha256"   # of the weights that a run's adapters belong to
-# What may differ when a run is resumed: it changes neither the weights nor what was recorded so far.
+# What may differ when a run is resumed: it changes neither the weights nor what was recorded so far. The last two lines are
+# what other devices with other memory need; they change what follows by rounding alone.
 MAY_CHANGE = ("root", "learn.steps", "learn.episodes", "checkpoint.every", "checkpoint.keep", "eval.every",
-              "rollout.deadline_s", "rollout.infra_retries", "rollout.straggler_s", "track.to", "track.project", "mesh.data",
-              "mesh.fsdp", "mesh.tensor", "mesh.expert")
+              "rollout.deadline_s", "rollout.infra_retries", "rollout.straggler_s", "track.to", "track.project",
+              "mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.expert", "learn.rows", "learn.chunk", "rollout.slots",
+              "model.remat", "model.attention")
 
 
 def begin(folder: RunFolder, config: Config, source: str, resume: bool) -> None:

@@ -3,7 +3,6 @@ arguments that they have elsewhere. The leader calls them, they tell the others,
 of one process they are what they wrap.
 """
 
-import math
 import weakref
 from pathlib import Path
 from typing import Any, Collection
@@ -13,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from eau_jax.core.sharding import make_mesh, put, shardings
+from eau_jax.core.sharding import make_mesh, put, shardings, within
 from eau_jax.core.types import Array, Mean, TrainState, Trajectory
 from eau_jax.learner import annotate as scoring, checkpoint, refit, sft, state as states, update as learning
 from eau_jax.learner.parts import Annotation, Learner, LearnerState
@@ -144,8 +143,4 @@ def whole(tree: Any) -> Any:
 def leaders_mesh(mesh: Mesh) -> Mesh:
     """A mesh over this process's devices whose axes are as long as the run's where the devices suffice; `data` takes what is
     left."""
-    left, sizes = jax.local_device_count(), {}
-    for axis in ("tensor", "expert", "fsdp"):
-        sizes[axis] = math.gcd(mesh.shape[axis], left)
-        left //= sizes[axis]
-    return make_mesh(**sizes, devices=jax.local_devices())
+    return make_mesh(**within(mesh.shape, jax.local_device_count()), devices=jax.local_devices())

@@ -4,15 +4,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.prompt import Prompt
 
 from eau_jax import start
 from eau_jax.assemble import Parts, assemble, check, tasks
-from eau_jax.config import ConfigError
-from eau_jax.config_file import load_config
+from eau_jax.config import Config, ConfigError
+from eau_jax.config_file import load_config, replace
 from eau_jax.core.printable import printable
+from eau_jax.core.sharding import within
 from eau_jax.eval.plan import Bench, Plan
 from eau_jax.eval.players import Player, single
 from eau_jax.folder import same_base
@@ -36,7 +38,7 @@ def load(run: str, which: str) -> tuple[Parts, Any, int]:
     folder = Path(run)
     if not (folder / "config.py").is_file():
         raise ConfigError(f"{run!r} is no run folder (it has no config.py); give one such as runs/quickstart")
-    config = load_config(run)
+    config = _here(load_config(run))
     check(config)
     model_folder = start.folder_of(config, folder)
     model, weights = start.load(config, model_folder)
@@ -53,6 +55,13 @@ def load(run: str, which: str) -> tuple[Parts, Any, int]:
     base = start.load(config, folder / COLD_START)[1] if config.sft.steps else weights
     same_base(folder, base)
     return parts, lora.join(place(parts.learner, base), params), step
+
+
+def _here(config: Config) -> Config:
+    """The config on the devices at hand, which need not be those that it was trained on: nothing is learned."""
+    sizes = within(vars(config.mesh), len(jax.devices()))
+    return replace(config, {**{f"mesh.{axis}": size for axis, size in sizes.items()}, "model.attention": "auto",
+                            "learn.rows": sizes["data"] * sizes["fsdp"] * sizes["expert"]})
 
 
 def checkpoint(run: str, which: str, temperature: float = 1.0) -> Player:
@@ -72,7 +81,7 @@ def plan_of(run: str, which: str, samples: int, temperature: float, name: str = 
     folder = Path(run)
     if not (folder / "config.py").is_file():
         raise ConfigError(f"{run!r} is no run folder (it has no config.py); give one such as runs/quickstart")
-    config = load_config(run)
+    config = _here(load_config(run))
     check(config)
     knobs = {path: value for path, value in config.knobs.items() if not path.startswith("rl.")}
     rules = Path(config.rules).read_text(encoding="utf-8") if config.rules else ""

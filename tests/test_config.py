@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eau_jax.bench_meta import Suite
-from eau_jax import assemble
+from eau_jax import assemble, train
 from eau_jax.algorithms import bilevel, group, keep, kl, view
 from eau_jax.cli import Launch, main
 from eau_jax.override import parse_overrides
@@ -229,7 +229,7 @@ RULES = tiny().env.rules
     (Swap(2, rules=RULES), "it would change nothing"), (Swap(4, {"env.max_turns": 2}), ""),
     (Swap(1, rules=RULES + "\n"), "")])
 def test_scheduled_changes_that_do_nothing_are_refused(swap, words):
-    config = replace(tiny(), {"swaps": (swap,), "tasks.train": 4})
+    config = replace(tiny(), {"swaps": (swap,), "tasks.train": 4, "learn.rows": 8})
     with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
         assemble.check(config)
 
@@ -239,7 +239,25 @@ def test_sizes_that_the_model_does_not_have_are_refused(capsys):
         assemble.check(replace(tiny(), {"rollout.top_k": 300}))
     with pytest.raises(ValueError, match="rank is 17; it must be at most d_model, here 16"):
         assemble.check(replace(tiny(), {"model.lora_rank": 17}))
-    assemble.check(replace(tiny(), {"rollout.top_k": 200, "model.lora_rank": 16}))
+    assemble.check(replace(tiny(), {"rollout.top_k": 200, "model.lora_rank": 16, "learn.rows": 8}))
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"learn.rows": 3}, "learn.rows is 3, but rows are spread over mesh.data . mesh.fsdp . mesh.expert = 8 devices"),
+    ({"mesh.fsdp": 3}, "mesh data=2 x fsdp=3 x expert=1 x tensor=1 needs 6 devices, but there are 8"),
+    ({"mesh.expert": 2}, "mesh.expert is 2, but the model has 0 experts"),
+    ({"model.d_model": 18, "model.num_heads": 1, "mesh.fsdp": 4}, "mesh.fsdp is 4, which would cut no parameter, .* width 18"),
+    ({"model.d_ff": 30, "model.num_heads": 1, "model.vocab_size": 301, "mesh.tensor": 4},
+     "mesh.tensor is 4, which would cut nothing, for it divides neither the model's 1 heads nor its feed-forward width 30 nor "
+     "its vocabulary of 301"),
+    ({"model.attention": "cudnn"}, "attention 'cudnn' cannot run: it needs a GPU"),
+    ({"learn.balance": 0.5}, "learn.balance = 0.5 would do nothing")])
+def test_devices_that_do_not_fit_are_refused_before_anything_is_made(tmp_path, changes, words):
+    """Eight devices."""
+    config = replace(tiny(), {"learn.rows": 8, "root": str(tmp_path), **changes})
+    with pytest.raises(ValueError, match=words):
+        train.train(config, "", resume=False)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("arguments, words", [(["--resume"], "resume = True would do nothing: `sft` begins again"),

@@ -173,6 +173,19 @@ def test_an_edited_file_is_noticed(tmp_path):
             begin(folder, config, "", resume=True)
 
 
+def test_a_run_goes_on_on_other_devices_with_other_memory(tmp_path):
+    """On sixteen where there were eight, say, with rows for all of them. What is learned stays as it was."""
+    config = replace(tiny(), {"root": str(tmp_path)})
+    with RunFolder(tmp_path / "tiny") as folder:
+        begin(folder, config, "", resume=False)
+        (folder.path / "model").mkdir()
+        begin(folder, replace(config, {"mesh.fsdp": 16, "learn.rows": 16, "learn.chunk": 16, "rollout.slots": 2,
+                                       "model.remat": "all", "model.attention": "xla"}), "", resume=True)
+        for other in ({"learn.minibatches": 2}, {"rollout.max_tokens": 128}, {"model.compute_dtype": "bfloat16"}):
+            with pytest.raises(RunFolderError, match="is asked for"):
+                begin(folder, replace(config, other), "", resume=True)
+
+
 def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.py").write_text("precious")
@@ -238,6 +251,17 @@ def test_chat_answers_until_an_empty_line(finished, capsys, monkeypatch):
     monkeypatch.setattr(trained, "_ask", lambda console: next(lines))
     trained.chat(str(finished), "latest", 1.0, 0)
     assert capsys.readouterr().out.count("agent:") == 2
+
+
+def test_a_run_is_used_on_other_devices_than_it_was_trained_on(finished, monkeypatch):
+    """Trained on one, by two rows at a time; used on four, over which neither that mesh nor those rows can be spread."""
+    _, trained_on, _ = trained.load(str(finished), "latest")
+    four = jax.local_devices()[:4]
+    monkeypatch.setattr(jax, "devices", lambda *_: four)
+    parts, weights, step = trained.load(str(finished), "latest")
+    assert parts.learner.mesh.size == 4 and step == 4
+    jax.tree.map(np.testing.assert_array_equal, weights, trained_on)
+    trained.plan_of(str(finished), "latest", 1, 1.0)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ communication (`jax.jit`; `pjit` is its old name) where `constrain` and `gathere
 
 import functools
 import math
-from typing import Any
+from typing import Any, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,16 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, expert: int = 1, d
         raise ValueError(f"mesh data={data} x fsdp={fsdp} x expert={expert} x tensor={tensor} needs {needed} devices, but "
                          f"there are {len(devices)}; change mesh.data, mesh.fsdp, mesh.expert or mesh.tensor")
     return jax.make_mesh((data, fsdp, expert, tensor), AXES, (AxisType.Auto,) * 4, devices=devices)
+
+
+def within(sizes: Mapping[str, int], count: int) -> dict[str, int]:
+    """Sizes of the axes of a mesh over `count` devices: each as in `sizes` as far as the devices suffice; `data` takes what
+    is left."""
+    found = {}
+    for axis in ("tensor", "expert", "fsdp"):
+        found[axis] = math.gcd(sizes[axis], count)
+        count //= found[axis]
+    return {"data": count} | found
 
 
 def row_shards(mesh: Mesh) -> int:

@@ -134,16 +134,10 @@ class Learner:
         for name in ("critic_warmup", "balance"):
             if getattr(self, name) < 0:
                 raise ValueError(f"learner.{name} is {getattr(self, name)}; it must be at least 0")
-        spread = self.mesh.shape["expert"]
-        if spread > 1 and (not self.model.num_experts or self.model.num_experts % spread):
-            raise ValueError(f"mesh.expert is {spread}, but the model has {self.model.num_experts} experts, which it must "
-                             f"divide; use mesh.data or mesh.fsdp for a model without experts")
+        self._check_mesh()
         if self.row_width < self.tokens:
             raise ValueError(f"learner.row_width is {self.row_width}, but episodes have up to {self.tokens} tokens and "
                              f"must fit into a row; raise row_width or lower rollout.max_tokens")
-        if self.micro_rows % self.row_shards:
-            raise ValueError(f"learner.micro_rows is {self.micro_rows}; it must be a multiple of mesh.data * mesh.fsdp * "
-                             f"mesh.expert = {self.row_shards}")
         attention.choose(self.model.attention, self.mesh.devices.flat[0].platform, self.model.compute_dtype,
                          self.model.head_dim, self.row_width)
         if self.minibatches > self.tasks:
@@ -155,6 +149,23 @@ class Learner:
         if not self.advantage.needs_critic and (self.critic_warmup or self.critic_updates > 1):
             raise ValueError(f"learner.critic_warmup {self.critic_warmup} and critic_updates {self.critic_updates} have "
                              f"no effect without a critic; leave them at 0 and 1")
+
+    def _check_mesh(self):
+        """Refuses rows that cannot be spread, and an axis that would cut nothing of this model."""
+        model, size = self.model, self.mesh.shape
+        if self.micro_rows % self.row_shards:
+            raise ValueError(f"learn.rows is {self.micro_rows}, but rows are spread over mesh.data * mesh.fsdp * mesh.expert = "
+                             f"{self.row_shards} devices; give a multiple of that")
+        if size["expert"] > 1 and (not model.num_experts or model.num_experts % size["expert"]):
+            raise ValueError(f"mesh.expert is {size['expert']}, but the model has {model.num_experts} experts, which it must "
+                             f"divide; use mesh.data or mesh.fsdp for a model without experts")
+        if model.d_model % size["fsdp"]:
+            raise ValueError(f"mesh.fsdp is {size['fsdp']}, which would cut no parameter, for it does not divide the model's "
+                             f"width {model.d_model}; give a divisor, or use mesh.data")
+        if all(length % size["tensor"] for length in (model.num_heads, model.d_ff, model.vocab_size)):
+            raise ValueError(f"mesh.tensor is {size['tensor']}, which would cut nothing, for it divides neither the model's "
+                             f"{model.num_heads} heads nor its feed-forward width {model.d_ff} nor its vocabulary of "
+                             f"{model.vocab_size}; give a divisor of one of them, or use mesh.data")
 
     @property
     def row_shards(self) -> int:

@@ -7,13 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eau_jax.core.sharding import by_row, lookup, make_mesh, partition
+from eau_jax.core.sharding import by_row, lookup, make_mesh, partition, within
 
 
 def test_sizes_that_do_not_multiply_to_the_devices_are_refused():
     assert make_mesh(fsdp=2, expert=2).shape == {"data": 2, "fsdp": 2, "expert": 2, "tensor": 1}
     with pytest.raises(ValueError, match="expert=1 x tensor=2 needs 6 devices, but there are 8; change mesh.data"):
         make_mesh(3, tensor=2)
+
+
+@pytest.mark.parametrize("count, found", [
+    (16, (2, 4, 1, 2)), (8, (1, 4, 1, 2)), (4, (1, 2, 1, 2)), (3, (3, 1, 1, 1)), (1, (1, 1, 1, 1))])
+def test_a_mesh_for_fewer_or_more_devices_keeps_the_axes_that_they_suffice_for(count, found):
+    sizes = within({"data": -1, "fsdp": 4, "expert": 1, "tensor": 2}, count)
+    assert tuple(sizes[axis] for axis in ("data", "fsdp", "expert", "tensor")) == found
 
 
 @pytest.mark.parametrize("size, vocab", [((2, 2, 2, 1), 24), ((1, 2, 2, 2), 25), ((1, 1, 4, 2), 24)], ids=str)
