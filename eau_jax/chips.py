@@ -13,7 +13,7 @@ class Chip(NamedTuple):
     flops: float         # per second, dense bfloat16 products with float32 sums
     memory: float        # bytes
     bandwidth: float     # bytes per second, of that memory
-    kinds: tuple[str, ...]   # how `jax.Device.device_kind` begins on it
+    kinds: tuple[str, ...]   # what `jax.Device.device_kind` is on it
 
 
 CHIPS = {chip.name: chip for chip in (
@@ -27,6 +27,5 @@ CHIPS = {chip.name: chip for chip in (
 
 
 def of_kind(kind: str) -> Chip | None:
-    """The chip that calls itself so, by the longest name that fits; None for one that is not in the table."""
-    fits = [(len(start), chip) for chip in CHIPS.values() for start in chip.kinds if kind.startswith(start)]
-    return max(fits, key=lambda fit: fit[0])[1] if fits else None
+    """The chip that calls itself exactly so; None for one that is not in the table, such as a MIG slice of one that is."""
+    return next((chip for chip in CHIPS.values() if kind in chip.kinds), None)

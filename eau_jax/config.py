@@ -68,7 +68,7 @@ class Model:
     folder: str = ""
     """a Hugging Face folder to start from, when nothing is made"""
     architecture: Part = None
-    """the ModelConfig that the weights have; a plan then needs no weights"""
+    """the ModelConfig that the weights have; a plan then needs no folder. Where one is given, its config.json counts"""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of parameters; bfloat16 rounds away steps below about 1/250 of a weight, so small learning rates do nothing.
     With model.lora_rank it is the frozen weights' alone, and bfloat16 costs nothing"""

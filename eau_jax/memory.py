@@ -4,7 +4,7 @@ Parameters, optimizer, cache and gradients are exact, and so is what the forward
 (activations). A pass also has temporaries that live for a moment; it is compiled for the devices at hand, and the
 compiler's figure for all its temporaries, activations among them, is what the peak counts. A CPU computes bfloat16 by way
 of float32 copies of the weights, which no accelerator makes; there the passes of the same model in float32 are compiled, an
-upper bound.
+upper bound. So are the sampler's two calls, each in its largest shape.
 """
 
 import dataclasses
@@ -19,19 +19,21 @@ from eau_jax.config import Config
 from eau_jax.core.sharding import by_row, make_mesh
 from eau_jax.core.types import TrainState
 from eau_jax.learner.parts import Learner, Phase, Rows
-from eau_jax.learner.state import abstract_state
+from eau_jax.learner.state import abstract_state, policy_weights
 from eau_jax.learner.update import _gradients
 from eau_jax.models import transformer
 from eau_jax.models.config import ModelConfig
+from eau_jax.samplers import decode, jax_engine
 from eau_jax.samplers.sglang import SGLang
+from eau_jax.samplers.slots import Slots
 
 
 def estimate(config: Config, made: Learner, *, compile: bool = True) -> dict[str, int]:
     """Bytes on the fullest device, by what they hold: parameters (with LoRA, the frozen ones once and the adapters of each
-    tower), optimizer moments, cache, and of each pass its gradients and its temporaries. Activations that are kept and one
-    chunk of logits are among the temporaries.
+    tower), optimizer moments, the embedded sampler's cache and temporaries, and of each pass its gradients and its
+    temporaries. Activations that are kept and one chunk of logits are among the temporaries.
 
-    The sampler and the learner take turns, so the peak is the state plus the larger of cache and passes; where collection
+    The sampler and the learner take turns, so the peak is the state plus the larger of sampler and passes; where collection
     runs ahead, it is the state, the embedded sampler's copy of the policy, and both. Without `compile` there are no
     temporaries, and no peak.
     """
@@ -43,10 +45,16 @@ def estimate(config: Config, made: Learner, *, compile: bool = True) -> dict[str
         "critic parameters": _bytes(state.critic.params),
         "reference parameters": _bytes(state.reference),
         "optimizer moments": _bytes([tower.opt_state for tower in trained]),
-        "key-value cache": _cache(config, made),
+        "key-value cache": 0,
     }
-    ahead = config.rollout.max_staleness > 0
-    if ahead and not isinstance(config.rollout.sampler, SGLang):
+    ahead, embedded = config.rollout.max_staleness > 0, not isinstance(config.rollout.sampler, SGLang)
+    sampler = 0   # servers have memory of their own
+    if embedded:
+        sampler = bytes_of["key-value cache"] = _bytes(_cache(config, made))
+    if embedded and compile:
+        bytes_of["sampler: temporaries"] = _sampler_temporaries(config, _compiled_as(made))
+        sampler += bytes_of["sampler: temporaries"]
+    if embedded and ahead:
         bytes_of["sampler's copy of parameters"] = _bytes(state.policy.params)
     passes = [0]
     for phase in dict.fromkeys((made.critic.alone, made.critic.together)):
@@ -63,8 +71,7 @@ def estimate(config: Config, made: Learner, *, compile: bool = True) -> dict[str
     if not compile:
         return bytes_of
     fixed = sum(size for name, size in bytes_of.items() if "parameters" in name or "moments" in name)
-    cache = bytes_of["key-value cache"]
-    return bytes_of | {"peak": fixed + (max(passes) + cache if ahead else max(*passes, cache))}
+    return bytes_of | {"peak": fixed + (max(passes) + sampler if ahead else max(*passes, sampler))}
 
 
 def activations(made: Learner, phase: Phase, config: Config) -> int:
@@ -123,11 +130,26 @@ def _bytes(tree: Any) -> int:
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _cache(config: Config, made: Learner) -> int:
-    if isinstance(config.rollout.sampler, SGLang):
-        return 0   # it is the servers', in memory of their own
-    spread = made.row_shards if config.rollout.slots % made.row_shards == 0 else 1
-    return token_bytes(made.model) * config.rollout.slots * config.rollout.max_tokens // spread
+def _cache(config: Config, made: Learner) -> transformer.KVCache:
+    """The embedded sampler's cache, described."""
+    slots, length = config.rollout.slots, config.rollout.max_tokens
+    place = jax_engine.placement(made.model, slots, by_row(made.mesh))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+                        jax.eval_shape(lambda: transformer.init_cache(made.model, slots, length)))
+
+
+def _sampler_temporaries(config: Config, made: Learner) -> int:
+    """Temporaries of the embedded sampler's calls, each with the longest histories, as the compiler counts them."""
+    chosen = config.rollout
+    engine = chosen.sampler(made.model, slots=chosen.slots, length=chosen.max_tokens, top_p=chosen.top_p, top_k=chosen.top_k)
+    weights, cache = policy_weights(abstract_state(made)), _cache(config, made)
+    common = {"config": made.model, "window": engine.length, "placement": cache.k.sharding}
+    idle = Slots(chosen.slots, engine.length)
+    rows, fed = np.zeros(engine.prefill_rows, np.int32), np.zeros((engine.prefill_rows, max(engine.chunks)), np.int32)
+    calls = (decode.decode.lower(weights, cache, idle.rows(np.zeros_like(idle.left)), np.float32(1.0), np.int32(1),
+                                 steps=engine.steps, top_p=engine.top_p, top_k=engine.top_k, **common),
+             decode.prefill.lower(weights, cache, rows, fed, rows, rows, **common))
+    return max(call.compile().memory_analysis().temp_size_in_bytes for call in calls)
 
 
 def _rows(made: Learner) -> Rows:

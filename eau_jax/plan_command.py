@@ -73,6 +73,9 @@ def show(config: Config, launch: Launch) -> None:
     shown.print(table)
     shown.print("Floors: every product at the chip's bfloat16 peak, every sampled token with all slots in use at its memory "
                 "bandwidth; no communication, no waiting for users and tools. Nothing here is measured.", soft_wrap=True)
+    if chip.kinds[0].startswith("NVIDIA"):
+        shown.print("JAX takes three quarters of a GPU's memory, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise.",
+                    soft_wrap=True)
 
 
 def planned_batch(config: Config, launch: Launch) -> work.Batch:
@@ -83,8 +86,8 @@ def planned_batch(config: Config, launch: Launch) -> work.Batch:
     """
     limit = config.rollout.max_tokens
     length = launch.length if launch.length else limit
-    if not 1 <= length <= limit:
-        raise ConfigError(f"length = {launch.length} is out of range; allowed: 1 to rollout.max_tokens = {limit}, or 0")
+    if not 2 <= length <= limit:
+        raise ConfigError(f"length = {launch.length} is out of range; allowed: 2 to rollout.max_tokens = {limit}, or 0")
     turns = int(knob.values(knob_tree(config))["env.max_turns"])
     sampled = launch.sampled if launch.sampled else min(turns * config.rollout.max_new_tokens, length // 2)
     if not 0 < sampled < length:
@@ -97,9 +100,8 @@ def planned_batch(config: Config, launch: Launch) -> work.Batch:
 def floors(config: Config, made: Learner, batch: work.Batch, chip: Chip) -> list[Floor]:
     """Rollout, annotation, passes and optimizer of one update."""
     state, model = abstract_state(made), made.model
-    weights = memory.whole((state.policy.params, state.frozen))
     rollout = work.Work(work.forward(model, batch))
-    reads = work.rollout_bytes(made, batch, config.rollout.slots, weights, memory.token_bytes(model))
+    reads = work.rollout_bytes(made, batch, config.rollout.slots, memory.token_bytes(model))
     annotate, update = work.annotate(made, batch), work.update(made, batch)
     steps = dict(zip(("critic", "policy"), (made.minibatches * number for number in work.passes(made)), strict=True))
     if "critic" in made.critic.together.towers:

@@ -56,17 +56,18 @@ def load(config: Config, folder: Path) -> tuple[ModelConfig, Any]:
 
 
 def architecture(config: Config) -> ModelConfig:
-    """The model's shapes without its weights: `model.architecture`, that of a new model, or the folder's.
+    """The model's shapes without its weights: those of a new model, the folder's where one is given, or
+    `model.architecture`.
 
     Raises:
       ConfigError: when the config tells none of them.
     """
-    if config.model.architecture is not None:
-        model = config.model.architecture
-    elif config.model.make is new_model:
+    if config.model.make is new_model:
         model = _new_architecture(config, config.model.vocab_size)
     elif config.model.folder:
         model = hf.read_config(config.model.folder)
+    elif config.model.architecture is not None:
+        model = config.model.architecture
     else:
         raise ConfigError("a plan needs shapes: give model.architecture in the config, or --model.folder")
     return _configured(config, model)

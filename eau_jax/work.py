@@ -91,16 +91,28 @@ def passes(learner: Learner, critic_only: bool = False) -> tuple[int, int]:
     return own * learner.epochs if learner.critic.alone.towers else 0, 0 if critic_only else learner.epochs
 
 
-def rollout_bytes(learner: Learner, batch: Batch, slots: int, weights: float, cache: float) -> float:
+def rollout_bytes(learner: Learner, batch: Batch, slots: int, cache: float) -> float:
     """Bytes that one device reads at least while a batch is sampled, with every slot always in use: its part of the weights
     once for `slots` tokens, and of each sampled token's context the cache.
 
     Args:
-      weights: bytes of the policy; cache: bytes of keys and values for one token. Both of the whole model.
+      cache: bytes of keys and values for one token, of the whole model.
     """
-    context = batch.pairs / batch.tokens
-    steps, tensor = batch.sampled / slots, learner.mesh.shape["tensor"]
-    return steps * weights / tensor + batch.sampled * context * cache / learner.mesh.size
+    context, size = batch.pairs / batch.tokens, learner.mesh.shape
+    weights = weights_read(learner.model, slots, size["tensor"], size["expert"])
+    return batch.sampled / slots * weights + batch.sampled * context * cache / learner.mesh.size
+
+
+def weights_read(model: ModelConfig, slots: int, tensor: int = 1, expert: int = 1) -> float:
+    """Bytes of weights that one device reads to draw a token in each slot, where axes `tensor` and `expert` cut them: of an
+    embedding that is not the head too nothing, and as many experts as so many tokens use if they use all alike."""
+    table, adapters = _tables(model)
+    used = min(1.0, slots * model.experts_per_token / model.num_experts) / expert if model.num_experts else 0.0
+    read = lambda path, param: (0.0 if path == ("embed",) and not model.tie_embeddings else
+                                used if {"experts", "mlp"} <= set(param.axes) else 1.0)
+    size = lambda table, dtype: np.dtype(dtype).itemsize * sum(
+        float(np.prod(param.shape)) * read(path, param) for path, param in table.items())
+    return (size(table, model.param_dtype) + size(adapters, "float32")) / tensor
 
 
 def seconds(work: Work, learner: Learner, chip: Chip) -> float:

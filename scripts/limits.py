@@ -141,8 +141,7 @@ def sampler(config: Config, repeats: int, where: Any) -> Found:
     seconds = statistics.median(_timed(lambda: play(engine, told, 2 * unit)) for _ in range(repeats))
     sampled, context = TURNS * 2 * unit, np.mean([4 * unit + turn * 3 * unit + step for turn in range(TURNS)
                                                   for step in range(2 * unit)])
-    weights = memory.whole(jax.eval_shape(lambda: transformer.init(model, jax.random.key(0))))
-    traffic = sampled * (weights + slots * context * memory.token_bytes(model))
+    traffic = sampled * (work.weights_read(model, slots) + slots * context * memory.token_bytes(model))
     whole = work.batch(np.full(slots, 15 * unit), slots * sampled)
     return Found(f"sampler, {slots} episodes of {15 * unit} tokens, {sampled} of them sampled", seconds,
                  work.forward(model, whole), traffic, slots * sampled)

@@ -17,14 +17,16 @@ from eau_jax.algorithms.kl import k3
 from eau_jax.assemble import learner
 from eau_jax.chips import CHIPS
 from eau_jax.cli import main
-from eau_jax.config import Algorithm, ConfigError
+from eau_jax.config import Algorithm, ConfigError, Model
 from eau_jax.config_file import replace
 from eau_jax.learner.critic import no_critic, shared_trunk
+from eau_jax.models import hf, transformer
 from eau_jax.models.config import Lora
 
 # width 16, 1 layer, 2 query heads and 1 key head of 8, feed-forward 32, 300 tokens in the vocabulary
 TINY = str(Path(__file__).parent / "tiny_config.py")
 MATRICES = 16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 32          # q, k and v, o, feed-forward: 2304
+MADE = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")   # shapes of a made model
 BATCH = work.batch([10, 20], 5)                                  # 30 tokens, 55 + 210 pairs, 5 sampled
 MATMUL, ATTENTION, HEAD = 2 * 30 * MATRICES, 4 * 265 * 2 * 8, 2 * 5 * 16 * 300
 FORWARD = MATMUL + ATTENTION + HEAD
@@ -72,6 +74,30 @@ def test_an_update_by_hand(changes, critic_only, passes, annotate, update):
     assert work.update(learn, BATCH, critic_only=critic_only).needed == update
 
 
+def test_weights_that_a_token_reads_by_hand():
+    """Of an untied embedding nothing; of 8 experts those that the tokens use, a device's own."""
+    tied = made({"model.param_dtype": "bfloat16"})[1].model
+    numbers = MATRICES + 2 * 16 + 16 + 2 * 8 + 300 * 16          # two norms, the last norm, norms of q and k, the head
+    assert work.weights_read(tied, 4) == work.weights_read(dataclasses.replace(tied, tie_embeddings=False), 4) == 2 * numbers
+    assert work.weights_read(dataclasses.replace(tied, lora=Lora(4, targets=("q",))), 4) == 2 * numbers + 4 * 4 * (16 + 16)
+    mixture = dataclasses.replace(tied, family="qwen3_moe", num_experts=8, experts_per_token=2)
+    rest, experts = numbers - 3 * 16 * 32 + 16 * 8, 8 * 3 * 16 * 32          # and a router
+    assert work.weights_read(mixture, 1) == 2 * (rest + experts / 4)
+    assert work.weights_read(mixture, 4) == 2 * (rest + experts)
+    assert work.weights_read(mixture, 4, tensor=2, expert=4) == 2 * (rest + experts / 4) / 2
+
+
+def test_the_weights_in_a_folder_count_more_than_what_a_config_says_of_them(tmp_path):
+    """A plan for other weights than the config was written for is one of those that would be trained."""
+    model = start.architecture(tiny())
+    hf.save(tmp_path, model, transformer.init(model, jax.random.key(0)))
+    other = dataclasses.replace(model, d_model=32)
+    said = {"model.make": None, "model.folder": str(tmp_path), "model.architecture": other,
+            **{f"model.{name}": getattr(Model, name) for name in MADE}}
+    assert start.architecture(replace(tiny(), said)).d_model == 16
+    assert start.architecture(replace(tiny(), said | {"model.folder": ""})).d_model == 32
+
+
 def test_floor_times_by_hand():
     config, learn = made()
     batch = plan_command.planned_batch(config, plan_command.Launch(length=100, sampled=40))
@@ -116,14 +142,28 @@ def test_bytes_by_kind_by_hand():
 
 
 def test_a_mesh_spreads_what_it_names():
-    changes = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "learn.rows": 8}
+    changes = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "learn.rows": 8, "model.num_kv_heads": 2}
     config = replace(tiny(), changes)
     spread = memory.estimate(config, learner(config, start.architecture(config)), compile=False)
-    config, alone = made({"learn.rows": 2})                     # a device's share of the rows
+    config, alone = made({"learn.rows": 2, "model.num_kv_heads": 2})   # a device's share of the rows
     single = memory.estimate(config, alone, compile=False)
-    assert 0.25 <= spread["policy parameters"] / single["policy parameters"] < 0.3   # the key head is not cut
+    assert 0.25 <= spread["policy parameters"] / single["policy parameters"] < 0.3   # norms are cut less
     assert spread["policy pass: activations"] == single["policy pass: activations"]
     assert spread["policy pass: chunk of logits"] == 64 // 4 * 150 * 4
+    assert spread["key-value cache"] == single["key-value cache"] / 8    # a slot and a head each
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_the_peak_is_the_state_and_the_larger_of_sampler_and_passes_or_both(monkeypatch, ahead):
+    """The sampler's temporaries are compiled, those of the passes set: only then is the sampler the larger."""
+    config, learn = made({"rollout.max_staleness": ahead, "rollout.slots": 64})
+    monkeypatch.setattr(memory, "_temporaries", lambda *_: 1000)
+    sizes = memory.estimate(config, learn)
+    assert sizes["sampler: temporaries"] > 64 * 300 * 4                  # logits of every slot
+    sampler = sizes["key-value cache"] + sizes["sampler: temporaries"]
+    passes = sizes["critic pass: gradients"] + 1000                      # its head makes it the larger of the two
+    state = sum(size for name, size in sizes.items() if name.endswith("parameters") or name == "optimizer moments")
+    assert sizes["peak"] == state + (passes + sampler if ahead else max(passes, sampler)) and sampler > passes
 
 
 def test_the_command_needs_no_devices_and_no_weights(capsys):
@@ -148,7 +188,7 @@ def test_a_process_of_its_own_plans_for_more_devices_than_there_are():
 
 @pytest.mark.parametrize("arguments, words", [
     (["--chips", "3", "--mesh.fsdp", "2"], "chips = 3, but the mesh settings name 2"),
-    (["--chips", "4096"], "JAX started with 8 devices"), (["--length", "257"], "1 to rollout.max_tokens = 256"),
+    (["--chips", "4096"], "JAX started with 8 devices"), (["--length", "257"], "2 to rollout.max_tokens = 256"),
     (["--sampled", "256"], "sampled = 256 is out of range; allowed: 1 to 255"), (["--chip", "abacus"], "abacus")])
 def test_a_plan_that_cannot_be_made_is_explained(capsys, arguments, words):
     with pytest.raises(SystemExit) as stopped:
@@ -164,7 +204,8 @@ def test_a_device_is_known_by_what_it_calls_itself(kind, name):
     assert chips.of_kind(kind).name == name
 
 
-@pytest.mark.parametrize("kind", ["cpu", "NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe", "TPU v7"])
+@pytest.mark.parametrize("kind", ["cpu", "NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe", "TPU v7", "TPU v4 lite",
+                                  "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"])
 def test_an_unknown_device_has_no_limits(kind):
     assert chips.of_kind(kind) is None
 

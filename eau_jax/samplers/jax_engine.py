@@ -235,7 +235,7 @@ class JaxEngine:
                 self._replace_weights(push)
 
     def _replace_weights(self, push: _Push):
-        self._placement = _placement(self.config, len(self._slots.session), jax.tree.leaves(push.params)[0].sharding)
+        self._placement = placement(self.config, len(self._slots.session), jax.tree.leaves(push.params)[0].sharding)
         # Committed to where they are: weights that are not would be compiled for a second time.
         self._params = jax.tree.map(lambda x: jax.device_put(x, x.sharding), push.params)
         self._temperature, self.version = np.float32(push.temperature), push.version
@@ -314,7 +314,7 @@ def _chunk(lacking: int, chunks: tuple[int, ...]) -> int:
     return up if 4 * lacking >= 3 * up else max((chunk for chunk in chunks if chunk <= lacking), default=up)
 
 
-def _placement(config: ModelConfig, slots: int, weights: Sharding) -> Sharding:
+def placement(config: ModelConfig, slots: int, weights: Sharding) -> Sharding:
     """Where the cache [L, N, K, ...] lives: beside the weights. An axis that its mesh axes do not divide stays whole."""
     if not isinstance(weights, NamedSharding):
         return weights
