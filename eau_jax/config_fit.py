@@ -78,10 +78,15 @@ def _refuse_ahead(config: Any) -> None:
             raise ConfigError(f"rollout.max_staleness = {config.rollout.max_staleness}, but {why}; or set it to 0")
 
 
+def most_updates(config: Any) -> int:
+    """Updates that a run makes at most: all that it may, or as many as its episodes suffice for."""
+    batch = config.rollout.tasks * config.rollout.group
+    return min(config.learn.steps, config.learn.episodes // batch) if config.learn.episodes else config.learn.steps
+
+
 def _refuse_a_still_policy(config: Any) -> None:
     """A run in which only the critic learns is no training."""
-    learn, batch = config.learn, config.rollout.tasks * config.rollout.group
-    most = min(learn.steps, learn.episodes // batch if learn.episodes else learn.steps)
+    learn, most = config.learn, most_updates(config)
     alone = set(range(1, learn.critic_warmup + 1))
     for swap in config.swaps if config.algorithm.advantage.needs_critic else ():
         if _changes_rewards(config, swap):

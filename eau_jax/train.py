@@ -23,6 +23,7 @@ from eau_jax.assemble import Parts, assemble, check, traces
 from eau_jax.coevolve import Coevolution
 from eau_jax.collector import Collector, collector, dropped
 from eau_jax.config import Config, ConfigError
+from eau_jax.config_fit import most_updates
 from eau_jax.core import batching
 from eau_jax.core.records import RunFolder, plain, read_lines
 from eau_jax.core.types import Episode
@@ -81,7 +82,7 @@ def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] =
                           "`eau-jax sft`, in a run of its own")
     check(config)
     track.check(config)
-    check_profile(profile, 1, config.learn.steps)
+    check_profile(profile, 1, most_updates(config))
     _check_data(config)
     with (RunFolder(Path(config.root) / config.name) as folder, Watch() as watch,
           track.Trackers(config, folder, watch.say) as trackers):
@@ -93,7 +94,7 @@ def train(config: Config, source: str, *, resume: bool, profile: Sequence[int] =
         try:
             state, generation, kept = restore(parts, weights, store, folder, watch)
             trackers.catch_up()
-            check_profile(profile, int(state.step) + 1, config.learn.steps)
+            check_profile(profile, int(state.step) + 1, most_updates(config))
             recent = [float("nan") if value is None else value for value in kept.get("recent", [])]
             coevolution = Coevolution(parts, folder, watch, kept.get("meta", {}))
             run(parts.engine.push(policy_weights(state), 0, 1.0))

@@ -65,6 +65,14 @@ def test_a_profile_of_an_update_that_is_not_made_is_refused(chosen):
     timing.check_profile((1, 4), 1, 4)
 
 
+def test_a_profile_beyond_the_episodes_of_a_run_is_refused_before_anything_is_made(tmp_path):
+    """Eight episodes are two batches of four."""
+    config = replace(tiny(), {"learn.episodes": 8, "learn.rows": 8, "root": str(tmp_path)})
+    with pytest.raises(ConfigError, match="profile names update 3, but this run makes updates 1 to 2"):
+        train.train(config, "", resume=False, profile=(2, 3))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_asked_to_stop_saves_at_the_next_boundary_and_says_so_by_its_exit_status(tmp_path, signal_sent):
