@@ -39,7 +39,8 @@ from eau_jax.users.symbolic import symbolic
 
 def config():
     base = tiny()
-    return replace(base, {{"name": "c", "root": ROOT, "swaps": (), "learn.steps": 40, "user": mixture(symbolic, noisy),
+    return replace(base, {{"name": "c", "root": ROOT, "swaps": (), "learn.steps": 40, "learn.rows": 8,   # eight devices
+                          "user": mixture(symbolic, noisy),
                           "knobs": {{**base.knobs, "env.max_turns": 16}}, "meta": Meta(proposer=rules, canary_tasks=2)}})
 '''
 
