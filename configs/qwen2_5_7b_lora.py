@@ -2,8 +2,9 @@
 
 Reproduces   the setting of configs/qwen3_4b_lora.py with a larger model: PPO with advantages per action, a critic and a
              reference of its own, LoRA (rank 32 on all matrices) on one frozen bfloat16 copy.
-Hardware     one 80 GB GPU. Planned, not measured: 33 GB at most; 15.2 the frozen weights, 1.9 the adapters of policy and
-             critic and their optimizer, 15.0 the sampler's cache of 128 episodes, or in its place 13 for the learner.
+Hardware     one 80 GB GPU. Planned, not measured: 34 GB at most; 15.2 the frozen weights, 1.9 the adapters of policy and
+             critic and their optimizer, 15.0 the sampler's cache of 128 episodes and 2 what it needs for a moment, or in
+             place of both 13 for the learner.
 Time         planned, not measured, for an H100 and episodes that are all full (2048 tokens, half of them sampled): at least
              81 s an update, 4.5 hours in all; at 40 % of its peak and 50 % of its bandwidth 200 s and 11 hours.
 Expected     not measured.

@@ -3,8 +3,9 @@
 Reproduces   PPO with advantages per action, a critic of its own and a reference policy on UserRL's IntentionGym rules, the
              setting of EAU, with LoRA (rank 32 on all matrices) in place of full weights. One frozen bfloat16 copy of the
              model serves the policy, the critic and the reference.
-Hardware     one 80 GB GPU. Planned, not measured: 48 GB at most; 8.0 the frozen weights, 1.6 the adapters of policy and
-             critic and their optimizer, 38.7 the sampler's cache of 128 episodes, or in its place 10 for the learner.
+Hardware     one 80 GB GPU. Planned, not measured: 51 GB at most; 8.0 the frozen weights, 1.6 the adapters of policy and
+             critic and their optimizer, 38.7 the sampler's cache of 128 episodes and 2.6 what it needs for a moment, or in
+             place of both 10 for the learner.
 Time         planned, not measured, for an H100 and episodes that are all full (2048 tokens, half of them sampled): at least
              57 s an update, 3.2 hours in all; at 40 % of its peak and 50 % of its bandwidth 135 s and 7.5 hours.
 Expected     not measured; the ceiling of the normalised score is 1, published untrained models reach about 0.65 of it.
