@@ -167,7 +167,8 @@ def _fail(error: Exception) -> None:
         raise error
     text = str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        text = f"the disk is full ({error.filename or 'while writing the run folder'}); free space, then use --resume"
+        text = (f"the disk is full ({error.filename or 'while writing the run folder'}); free space, then give the same "
+                f"command again, `train` with --resume")
     Console(stderr=True).print(f"[bold red]eau-jax:[/] {escape(printable(text))}", soft_wrap=True, highlight=False)
     sys.exit(3 if isinstance(error, NonFiniteError) else 2)
 
@@ -288,7 +289,7 @@ def _audit(run: Path) -> int:
 
     found = check(run)
     for complaint in found.complaints:
-        Console(stderr=True).print(f"[bold red]audit:[/] {escape(complaint)}", soft_wrap=True, highlight=False)
+        Console(stderr=True).print(f"[bold red]audit:[/] {escape(printable(complaint))}", soft_wrap=True, highlight=False)
     Console().print(found.said, soft_wrap=True, highlight=False, markup=False)
     return 1 if found.complaints else 0
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from eau_jax.core.records import RunFolderError, read_lines
+from eau_jax.core.records import RunFolderError, check
 from eau_jax.core.time_limit import LONGEST_S
 from eau_jax.meta import interventions
 from eau_jax.meta.interventions import Intervention
@@ -55,18 +55,14 @@ def look(run: Path) -> Seen:
     Raises:
       RunFolderError: for a folder that is no run's, or a broken record.
     """
-    config = interventions.load(run / "config.json")
-    if not config:
-        raise RunFolderError(f"{run} is no run folder: it has no config.json; give the folder that `train` writes")
-    path = run / "metrics.jsonl"
-    rows = list(read_lines(path)) if path.exists() else []
-    current = run / "knobs" / "current"
-    newest = current.read_text(encoding="utf-8").strip() if current.exists() else "0"
+    config, path = interventions.config(run), run / "metrics.jsonl"
+    check(config, {"learn": {"steps": int}}, str(run / "config.json"))
+    newest = interventions.current(run)
     rules = [file.read_bytes() if (file := run / "rules" / f"{which}.toml").exists() else b"" for which in (0, newest)]
-    changed = path if path.exists() else run / "config.json"
-    return Seen(rows, int(config.get("learn", {}).get("steps", 0)), interventions.load(run / "knobs" / f"{newest}.json"),
-                interventions.load(run / "knobs" / "0.json"), rules[0] == rules[1], interventions.read(run),
-                interventions.rounds(run), max(time.time() - changed.stat().st_mtime, 0.0))
+    changed, of = path if path.exists() else run / "config.json", lambda number: run / "knobs" / f"{number}.json"
+    newest, first = (interventions.generation(of(number)) if of(number).exists() else {} for number in (newest, 0))
+    return Seen(interventions.rows(run), config["learn"]["steps"], newest, first, rules[0] == rules[1],
+                interventions.read(run), interventions.rounds(run), max(time.time() - changed.stat().st_mtime, 0.0))
 
 
 def show(run: Path, *, once: bool = False, every: float = 2.0) -> None:

@@ -227,7 +227,7 @@ def test_bad_plans_are_refused(tmp_path, changes, said):
 
 
 def test_control_characters_become_signs(tmp_path, capsys):
-    assert printable("a\0\x1b[31m\x7f\x9b\u202e\t\n\r\n\r.é😀") == "a␀␛[31m␡\\x9b\\u202e\t\n\n␍.é😀"
+    assert printable("a\0\x1b[31m\x7f\x9b\u202e\t\n\r\n\r.é😀\ud800") == "a␀␛[31m␡\\x9b\\u202e\t\n\n␍.é😀\\ud800"
     tasks = tuple(edited(task, task=f"\x1b]0;x\x07{task.data['task']}\0") for task in TASKS)
     folder = evaluate(plan(tmp_path, "p", bench(tasks), kind="echo"))
     page = write_page(folder).read_bytes()

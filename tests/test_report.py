@@ -207,7 +207,7 @@ def test_a_broken_line_is_named(tmp_path, line, names):
 
 
 @pytest.mark.parametrize("name, content, expected", [
-    ("knobs/1.json", "{}", "knobs/1.json is not a record of a knob set"),
+    ("knobs/1.json", "{}", "knobs/1.json: 'changes' is missing"),
     ("knobs/1.json", "{", "knobs/1.json is not JSON"),
     ("config.json", "{", "config.json is not JSON"),
     ("episodes/1.jsonl", '{"stop": "completed"}\n', "episodes/1.jsonl: not a record of an episode .*score"),

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from eau_jax.core.knobs import OWNERS
-from eau_jax.core.records import RunFolderError, read_lines
+from eau_jax.core.records import RunFolderError, check
 from eau_jax.meta import audit, effect, interventions
 from eau_jax.meta.interventions import BEHAVIOUR, Intervention, anchors, around, load
 from eau_jax.meta.lesson import EXPIRES_AFTER, MOST_SAID, Case, Lesson
@@ -72,8 +72,7 @@ def harvest(run: Path, pool: Pool, name: str = "", started_from: Sequence[str] =
     """
     if (run / audit.FILE).is_file():
         audit.verify(run / audit.FILE)
-    rows = list(read_lines(run / "metrics.jsonl")) if (run / "metrics.jsonl").is_file() else []
-    found = interventions.read(run)
+    rows, found = interventions.rows(run), interventions.read(run)
     about = _about(run, name or run.name, rows, started_from, pool.clean(remedy.why) if remedy else "")
     lessons = [made for one in found for made in _lessons(about, one, pool.clean)]
     if remedy is not None and remedy.owner:
@@ -91,9 +90,9 @@ def harvest(run: Path, pool: Pool, name: str = "", started_from: Sequence[str] =
 
 def cost(run: Path) -> Cost:
     """What a run has used so far."""
-    rows = list(read_lines(run / "metrics.jsonl")) if (run / "metrics.jsonl").is_file() else []
+    rows = interventions.rows(run)
     training, failed, canary, anchor, causal = map(sum, zip(*map(played, rows))) if rows else [0] * 5
-    agents = [answer.get("agent", {}) for record in interventions.rounds(run) for answer in record.get("answers", [])]
+    agents = [answer["agent"] for record in interventions.rounds(run) for answer in record["answers"]]
     return Cost(training, failed, canary, anchor, causal,
                 round(sum(_value(row, "rollout/episodes") * _value(row, "rollout/tokens_mean") for row in rows)),
                 round(sum(_value(agent, "tokens") for agent in agents)), sum(_value(agent, "cost") for agent in agents))
@@ -110,8 +109,8 @@ def played(row: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
 
 
 def _value(row: Mapping[str, Any], name: str) -> float:
-    """0 where it is missing."""
-    return float(row[name]) if isinstance(row.get(name), (int, float)) else 0.0
+    """0 where it is missing or not finite."""
+    return float(row[name]) if isinstance(row.get(name), (int, float)) and math.isfinite(row[name]) else 0.0
 
 
 def backbone(model: Mapping[str, Any]) -> str:
@@ -139,6 +138,7 @@ def _about(run: Path, name: str, rows: Sequence[Mapping[str, Any]], started_from
     if not config or not manifest:
         raise RunFolderError(f"{run} is no run folder: config.json or manifest.json is missing; give the folder that "
                              f"`train` wrote")
+    check(config, {"env": (str, dict), "model": {"folder": str}}, str(run / "config.json"))
     used = cost(run)
     first, last, error = success(rows)
     source = hashlib.sha256((run / "manifest.json").read_bytes()).hexdigest()[:16]

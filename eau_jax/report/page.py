@@ -49,7 +49,7 @@ def write_report(folder: str | Path, sealed: str | Path | None = None) -> Path:
 def render(folder: Path, sealed: Path | None) -> tuple[str, list[Chart]]:
     """The text of the page, and its headline charts. Arguments and errors are those of `write_report`."""
     metrics = curves.read_metrics(folder)
-    generations = numbered(folder / "knobs", "json", _generation)
+    generations = list(interventions.generations(folder).values())
     found = interventions.read(folder)
     marks = changes.marks(generations, found)
     series = curves.series_of(metrics) | curves.series_of(_steps(folder / "timings.jsonl"), "timings/")
@@ -184,14 +184,6 @@ def _held_out_charts(sealed: Path, marks: Sequence[Mark]) -> list[Chart]:
 
 
 # Knobs and rules
-
-
-def _generation(path: Path) -> dict:
-    record = _read_json(path)
-    wanted = {"generation", "step", "values", "changes", "rules_changed"}
-    if not isinstance(record, dict) or not wanted <= record.keys():
-        raise RunFolderError(f"{path} is not a record of a knob set: it needs {', '.join(sorted(wanted))}")
-    return record
 
 
 def _knobs(generations: Sequence[Mapping]) -> list[Html]:

@@ -171,7 +171,7 @@ def test_tampered_and_broken_records_are_refused(tmp_path):
     with pytest.raises(RunFolderError, match="verdict.json is not JSON"):
         take(tmp_path / "pool", run)
     (run / "proposals/11-1/verdict.json").write_text('{"result": 1}')
-    with pytest.raises(RunFolderError, match="another form"):
+    with pytest.raises(RunFolderError, match="verdict.json: 'reason' is missing"):
         take(tmp_path / "pool", run)
     with pytest.raises(RunFolderError, match="no run folder"):
         take(tmp_path / "pool", tmp_path)

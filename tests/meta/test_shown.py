@@ -24,6 +24,8 @@ from eau_jax.config_file import load_method, replace
 from eau_jax.core.records import RunFolderError
 from eau_jax.envs.gyms import intention_tasks
 from eau_jax.meta import audit
+from eau_jax.meta.harvest import harvest
+from eau_jax.meta.pool import Pool
 from eau_jax.meta.rule_proposer import rules
 from eau_jax.report.draw import svg
 from eau_jax.report.page import render, write_report
@@ -109,6 +111,61 @@ def test_values_that_were_read_back_are_compared(run):
     assert check(run).complaints == ("in update 12, episodes of generation 0 were played under 1",)
     with pytest.raises(RunFolderError, match="no run folder"):
         check(run / "knobs")
+
+
+# Damaged records
+
+
+def viewers(run, pool):
+    """What shows or reads a run's records, each ready to be called."""
+    def harvested():
+        with Pool(pool) as opened:
+            harvest(run, opened)
+    return [lambda: check(run), lambda: live.draw(run, live.look(run), 80), lambda: render(run, None), harvested,
+            lambda: source(run)]
+
+
+@pytest.mark.parametrize("file, old, new, said", [
+    ("knobs/2.json", '"values"', '"value"', "knobs/2.json: 'values' is missing"),
+    ("knobs/3.json", '{"env.max_turns": [15, 20]}', "null", "knobs/3.json: changes"),
+    ("knobs/2.json", "[20, 15]", "[20]", "knobs/2.json: changes must be pairs"),
+    ("knobs/current", "4", "../4", "'../4' is no number of a generation"),
+    ("rounds/11.json", '"answers": [', '"answers": "x", "y": [', "rounds/11.json: answers"),
+    ("rounds/11.json", '"agent": {', '"agent": 3, "y": {', "agent: 3 (int) is not allowed"),
+    ("proposals/21-1/verdict.json", '"rolled_back"', '"gone"', "'gone' is none of kept, rolled_back"),
+    ("proposals/21-1/verdict.json", '"reason"', '"because"', "verdict.json: 'reason' is missing"),
+    ("proposals/11-1/proposal.json", '"prediction": {', '"prediction": "up", "y": {', "proposal.json: prediction"),
+    ("proposals/21-1/gate.json", '"moves": ["env.max_turns down"]', '"moves": [-1]', "gate.json: moves[0]"),
+    ("proposals/11-1/canary.json", '"passed": true', '"passed": "yes"', "canary.json: passed"),
+    ("metrics.jsonl", '"step": 7,', '"step": null,', "metrics.jsonl, line 7"),
+    ("config.json", '"swaps": []', '"swaps": -1', "config.json: swaps"),
+    ("config.json", '"steps": 40', '"steps": "all"', "config.json: learn: steps")])
+def test_a_damaged_record_is_named_by_whatever_reads_it(run, tmp_path, file, old, new, said):
+    edit(run / file, old, new)
+    found = []
+    for view in viewers(run, tmp_path / "pool"):
+        try:
+            view()
+        except ValueError as error:      # a message of the command line, whatever else is a traceback
+            found.append(str(error))
+    assert found and all(file.split("/")[-1] in text for text in found), found
+    assert any(said in text for text in found), found
+
+
+@pytest.mark.parametrize("old, new, said", [
+    ('"values": {"env.max_turns": 20}', '"values": [20]', "values"), ('"generation": 1,', '"generation": [],', "generation"),
+    ('"event": "kept", "id": "11-1"', '"event": "kept", "id": []', "id"), ('"accepted": true', '"accepted": 1', "accepted")])
+def test_a_damaged_line_of_the_audit_is_named_though_its_chain_is_whole(run, old, new, said):
+    edit(run / "audit.jsonl", old, new)
+    rechain(run / "audit.jsonl")
+    with pytest.raises(RunFolderError, match=rf"audit.jsonl, line \d+: {said}"):
+        check(run)
+
+
+def test_the_folder_of_a_campaign_says_where_its_runs_are(run):
+    for look in (check, live.look):
+        with pytest.raises(RunFolderError, match="is no run folder.*a run in it is .*run"):
+            look(run.parent)
 
 
 # watch
