@@ -6,7 +6,7 @@ user, who keeps to the rules. `untuned` does not: he drifts, leaves, paraphrases
 
 Reproduces   EigenData / AReaL-SEA (arXiv:2601.22607) at toy size: phones with one to three of seven faults, a short system
              text, a model of 0.2 million parameters, 8 tasks x 12 episodes for the paper's 8 x 64. Four in ten of the
-             author's tasks are wrong (`synth/domains/telecom_flaws.py`), as a language model's may be. Other than in the paper
+             tasks are wrong (`synth/domains/telecom_flaws.py`), as a language model's may be. Other than in the paper
              every episode weighs the same, a KL holds the policy near its start, and a batch makes two steps: with the token
              mean, no KL and four larger steps the long failures of a batch this small take success down.
 Hardware     2 CPU cores, 3 GB of memory.
