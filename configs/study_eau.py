@@ -28,10 +28,11 @@ META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16,
 
 
 def whole(name: str, bucket) -> Config:
-    """A small config with all of EAU but its RL method; an update's batch is 64 episodes."""
+    """A small config with all of EAU but its RL method: half of the replies are symbolic, by users of all personas. An update's
+    batch is 64 episodes."""
     base = load_config(str(CONFIGS / f"{name}.py"))
     return replace(base, {"rollout.tasks": 16, "learn.minibatches": 2, "user": mixture(fickle, noisy), "meta": META, "eval.user": OTHER, "tasks.bucket": bucket,
-                          "knobs": {**base.knobs, "user.epsilon": 0.5}})
+                          "knobs": {**base.knobs, "user.epsilon": 0.5, "user.first.persona_mix": 1.0}})
 
 
 def colbench() -> Config:

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from play import ENVS, built_in
 
 from eau_jax.core import knobs as knob_tree
 from eau_jax.core.part import Reply, Words
 from eau_jax.users.mixture import draw, mixture
 from eau_jax.users.noisy import noisy
 from eau_jax.users.rules import compile_rules
-from eau_jax.users.symbolic import symbolic
+from eau_jax.users.symbolic import PERSONAS, symbolic
 from eau_jax.users.voice import leaks, speak
 
 FEATURES = ("asked",)
@@ -50,6 +51,43 @@ def test_symbolic_follows_the_rules_and_speaks_the_draft():
     reply = symbolic.respond(RULES, symbolic.knobs, jnp.array([9], jnp.int32), jax.random.key(0))
     assert int(reply) == Reply.LEAVE and reply.dtype == jnp.int32
     assert said(symbolic, symbolic.knobs) == ("The date is May.", "symbolic")
+
+
+def personas(share, openings, seed=0):
+    """For each opening the persona whose manner the reply has; None for the draft."""
+    knobs, found = symbolic.knobs.replace(persona_mix=np.float32(share)), []
+    for opening in openings:
+        text, spoke = asyncio.run(symbolic.voice(knobs, words(seed=seed)._replace(opening=opening)))
+        before, draft, after = text.partition("The date is May.")
+        assert draft and spoke == "symbolic"
+        found.append(next((name for name, (first, last) in PERSONAS.items() if text != draft and before in first
+                           and after in last), None))
+        assert found[-1] or text == draft
+    return found
+
+
+def test_a_share_of_the_tasks_has_a_persona_and_keeps_it():
+    openings = [f"Plan trip {number}." for number in range(MANY)]
+    some, more = personas(0.3, openings), personas(0.6, openings)
+    assert close(np.mean([who is not None for who in some]), 0.3) and close(np.mean([who is not None for who in more]), 0.6)
+    assert all(one in (None, other) for one, other in zip(some, more, strict=True))
+    assert all(close(np.mean([who == name for who in more]), 0.6 / len(PERSONAS)) for name in PERSONAS)
+    few = openings[:50]
+    always = symbolic.knobs.replace(persona_mix=1.0)
+    manners = [{said(symbolic, always, seed=seed) for seed in range(40)}, {said(symbolic, always, seed=1) for _ in range(4)}]
+    assert len(manners[0]) > 1 == len(manners[1])    # he does not say the same around every draft, but to the same seed
+    for seed in range(1, 8):
+        again = personas(1.0, few, seed)
+        assert all(one == other for one, other in zip(again, personas(1.0, few), strict=True))
+
+
+def test_a_persona_tells_nothing():
+    """No phrase of a persona holds a value of any world's tasks, nor a digit."""
+    phrases = " | ".join(phrase for sides in PERSONAS.values() for side in sides for phrase in side)
+    assert not any(letter.isdigit() for letter in phrases)
+    for name in ENVS:
+        env, tasks = built_in(name, 300)
+        assert not {value for task in tasks for value in leaks(phrases, env.secrets(task, 0, 1))}, name
 
 
 @pytest.mark.parametrize("drift, leave", [(0.0, 0.0), (0.3, 0.0), (0.0, 0.25), (0.4, 0.5), (1.0, 0.0), (0.0, 1.0)])
@@ -131,9 +169,8 @@ def test_the_state_of_a_mixture_advances_by_the_first_user():
 
 def test_knobs_have_paths_and_bounds():
     tree = {"user": mixture(symbolic, noisy).knobs}
-    assert set(knob_tree.specs(tree)) == {"user.epsilon", "user.second.drift", "user.second.leave",
-                                          "user.second.paraphrase",
-                                          "user.second.leak"}
+    assert set(knob_tree.specs(tree)) == {"user.epsilon", "user.first.persona_mix", "user.second.drift", "user.second.leave",
+                                          "user.second.paraphrase", "user.second.leak"}
     assert float(knob_tree.patch(tree, {"user.epsilon": 0.1})["user"].epsilon) == pytest.approx(0.1)
     with pytest.raises(knob_tree.KnobError, match="out of range"):
         knob_tree.patch(tree, {"user.second.leak": 1.5})

@@ -15,7 +15,7 @@ from eau_jax.core.knobs import knob
 from eau_jax.core.part import Reply, User, Words
 from eau_jax.core.types import Array
 from eau_jax.users.rules import Rules, decide
-from eau_jax.users.symbolic import symbolic
+from eau_jax.users.symbolic import Knobs as SymbolicKnobs, symbolic
 
 _OPENINGS = ("Well, ", "Hm, ", "Let me see. ", "Good question. ", "So, ")
 _CLOSINGS = (" Thanks.", " I hope that helps.", " All right?", "")
@@ -25,6 +25,11 @@ _CLOSINGS = (" Thanks.", " I hope that helps.", " All right?", "")
 class Whims:
     drift: float = knob(0.1, 0.0, 1.0, "probability of another reply than the rules' (LEAVE is never drifted to)")
     leave: float = knob(0.02, 0.0, 1.0, "probability of leaving at a reply")
+
+
+@struct.dataclass
+class FickleKnobs(SymbolicKnobs, Whims):
+    """Noisy's decisions, the symbolic user's words."""
 
 
 @struct.dataclass
@@ -63,4 +68,4 @@ def _pick(choices: tuple[str, ...], draw: float) -> str:
 
 
 noisy = User(name="noisy", knobs=Knobs(), respond=respond, voice=voice)
-fickle = User(name="fickle", knobs=Whims(), respond=respond, voice=symbolic.voice)
+fickle = User(name="fickle", knobs=FickleKnobs(), respond=respond, voice=symbolic.voice)

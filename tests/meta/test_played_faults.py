@@ -60,6 +60,7 @@ INVENTS = (mixture(symbolic, symbolic._replace(name="llm", voice=wrong)), {})
 LEAVES = 'default = "ANSWER"\n[[rule]]\nwhen = { turn = { min = 2 } }\nreply = "LEAVE"'
 FAULTS = {   # name -> (user, rules, world, limit of turns, the faults that may be named)
     "none": (of(MIXED), "", None, 16, {""}), "none, fewer turns": (PLAIN, "", None, 8, {""}),
+    "none, personas": ((symbolic, {"user.persona_mix": 1.0}), "", None, 16, {""}),
     "leaks": (of(MIXED, leak=0.4), "", None, 16, {"leaky_user"}),
     "volunteers": (PLAIN, 'default = "VOLUNTEER"', None, 16, {"early_disclosure"}),
     "withholds": (PLAIN, 'default = "WITHHOLD"', None, 16, {"stonewalling_user"}),
