@@ -11,10 +11,12 @@ from rich.console import Console
 import faulty
 from crafted import Here
 from eau_jax import synth_command
-from eau_jax.core.records import RunFolderError
+from eau_jax.core.records import RunFolderError, read_lines
 from eau_jax.synth import evolve, pipeline, rules
 from eau_jax.synth.domains.workshop import workshop
 from eau_jax.synth.evolve import Evolution
+from eau_jax.synth.evolved import active
+from eau_jax.synth.observe import grouped
 from eau_jax.synth.plan import cells, items, rounds
 from eau_jax.synth.record import Diff, Evolved, Observed, Ruling, canonical, read, unwrap
 from eau_jax.synth.trials import Trials
@@ -55,6 +57,22 @@ def test_a_fault_is_found_within_two_rounds_and_nothing_else_is(tmp_path, fault,
     second = read(folder / "rounds" / "001.jsonl", Observed)[0]
     assert not first.quarantine or set(second.atoms) <= left
     assert (left < {atom.id for atom in plan.domain.atoms}) != what.startswith("template/")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flawed", [faulty.flawed_retail])
+def test_all_faults_of_a_domain_are_found_within_two_rounds(tmp_path, flawed):
+    domain, wanted = flawed()
+    folder, state, decided = evolved(tmp_path, domain, count=10, shard=5, probes=5, outcomes={"fulfil": 1.0},
+                                     distractors=(0,), evolved=Evolved(gates={"tries": 4}))
+    assert all(set(each) & set(state.quarantine) for each in wanted), state.quarantine
+    assert set(state.quarantine) <= set().union(*wanted)
+    assert all(ruling.measures["after"] >= ruling.measures["before"] for _, ruling in decided if ruling.adopted)
+    left = {atom.id for atom in active(domain, state.quarantine).atoms}
+    lines = [line for path in sorted((folder / "shards").iterdir()) for line in read_lines(path)]
+    made = {seen.scenario.record["id"]: set(seen.skeleton.atoms) for seen in grouped(lines) if seen.scenario}
+    kept = json.loads((folder / "tasks" / "tasks.json").read_text())
+    assert kept and left and all(made[record["id"]] <= left for record in kept)
 
 
 def test_a_sound_domain_stays_whole(tmp_path):
