@@ -11,6 +11,8 @@ from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from eau_jax.meta.variety import act_entropy, task_information
+
 Record = Mapping[str, Any]      # one line of episodes/<step>.jsonl, as of `rollout.collect.to_record`
 
 RECENT = 3                      # turns: an episode that learned something in its last ones was progressing
@@ -52,6 +54,9 @@ def measure(records: Sequence[Record], step: int) -> dict[str, float]:
       invented              user turns that tell a value of another task, or not the value or number that they were to tell
       role_flip             user turns that speak as an agent does
       tool_differs, outcome_differs        repetitions of the same history whose reply, or reward and ending, is not the same
+      helped_gap, helped_gap_se   success of episodes in which the user told something unasked less that of the others,
+                            and its standard error
+      task_information, act_entropy       which share of the task messages tell; entropy of the agent's acts in nats
       degenerate            agent turns that are unreadable, empty, cut off or repeat the turn before
       version_lag           updates by which the oldest sampled turn was behind, 0 at best
       user_gap, user_gap_se success of episodes mostly worded by a model less that of the others, and its standard error
@@ -60,6 +65,7 @@ def measure(records: Sequence[Record], step: int) -> dict[str, float]:
     usable = [record for record in records if record["stop"] != "infra_error"]
     out = {"coverage": len(usable) / len(records) if records else math.nan}
     out |= _groups(usable) | _endings(usable) | _users(usable) | _words(usable) | _repetitions(usable) | _sources(usable)
+    out |= {"task_information": task_information(usable), "act_entropy": act_entropy(usable)}
     out["degenerate"] = _degenerate(usable)
     versions = [turn["policy_version"] for record in usable for turn in record["turns"]]
     out["version_lag"] = float(step - 1 - min(versions)) if versions else math.nan
@@ -124,8 +130,9 @@ def _users(usable: Sequence[Record]) -> dict[str, float]:
     slots = any(turn["act"]["mask"] & turn["act"]["disclosed"] for record in usable for turn in record["turns"])
     tells = any(turn["act"]["disclosed"] for record in usable for turn in record["turns"])
     unsolicited, walls, early = 0, 0, 0
+    helped: tuple[list[bool], list[bool]] = ([], [])   # successes of episodes without and with something told unasked
     for record in usable:
-        told, run, longest, said, question = 0, 0, 0, set(), False
+        before, told, run, longest, said, question = unsolicited, 0, 0, 0, set(), False
         for place, turn in enumerate(record["turns"]):
             act, new = turn["act"], turn["act"]["disclosed"] & ~told
             fresh = act["mask"] & ~told if slots else int(act["kind"] in ("ACTION", "SEARCH") and turn["agent"] not in said)
@@ -142,9 +149,11 @@ def _users(usable: Sequence[Record]) -> dict[str, float]:
             told |= act["disclosed"]
             said.add(turn["agent"])
         walls += longest >= DECLINED
+        helped[unsolicited > before].append(bool(record["success"]))
         early += record["stop"] == "user_left" and (question or len(record["turns"]) <= EARLY)
     count = len(usable) if usable else math.nan
-    return {"unsolicited": unsolicited / count, "stonewalled": walls / count, "premature_stop": early / count}
+    return {"unsolicited": unsolicited / count, "stonewalled": walls / count, "premature_stop": early / count,
+            **_gap("helped_gap", helped[1], helped[0])}
 
 
 def _words(usable: Sequence[Record]) -> dict[str, float]:
@@ -280,10 +289,15 @@ def _sources(usable: Sequence[Record]) -> dict[str, float]:
         spoke = [turn["spoke"] for turn in record["turns"] if turn["spoke"] not in ("tool", "none")]
         share = _mean(who not in SAME_WORDS for who in spoke)
         (model if share >= 0.5 else own if spoke else []).append(bool(record["success"]))
-    if min(len(model), len(own)) < 8:
-        return {"user_gap": math.nan, "user_gap_se": math.nan}
-    error = math.sqrt(sum((np.mean(side) * (1 - np.mean(side)) + 0.25 / len(side)) / len(side) for side in (model, own)))
-    return {"user_gap": float(np.mean(model) - np.mean(own)), "user_gap_se": error}
+    return _gap("user_gap", model, own)
+
+
+def _gap(name: str, one: Sequence[bool], other: Sequence[bool]) -> dict[str, float]:
+    """The share of successes of one side less that of the other, and its standard error; nan with fewer than 8 on a side."""
+    if min(len(one), len(other)) < 8:
+        return {name: math.nan, f"{name}_se": math.nan}
+    error = math.sqrt(sum((np.mean(side) * (1 - np.mean(side)) + 0.25 / len(side)) / len(side) for side in (one, other)))
+    return {name: float(np.mean(one) - np.mean(other)), f"{name}_se": error}
 
 
 def _degenerate(usable: Sequence[Record]) -> float:

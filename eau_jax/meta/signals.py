@@ -146,11 +146,13 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-def _start(rows: Rows, name: str) -> float:
-    """Mean of the first known values; nan while there are fewer than START, or none after them."""
+def _of_start(rows: Rows, name: str) -> float:
+    """The newest value as a share of the mean of the first known ones; nan while there are fewer than START, or none after
+    them, or where they are not above 0."""
     values = column(rows, name)
     values = values[np.isfinite(values)]
-    return float(values[:START].mean()) if len(values) > START else math.nan
+    start = float(values[:START].mean()) if len(values) > START else math.nan
+    return number(rows[-1], name) / start if start > 0 else math.nan
 
 
 def _rising(rows: Rows, updates: int = 10) -> bool:
@@ -206,15 +208,17 @@ def _gradient(rows: Rows) -> float:
     return float(norms[-1] / np.median(before)) if len(before) >= START and np.median(before) > 0 else math.nan
 
 
-def _entropy_share(rows: Rows) -> float:
-    """Entropy as a share of what it was at the start; 1 while success rises."""
-    share = number(rows[-1], "learn/entropy") / _start(rows, "learn/entropy")
-    return max(share, 1.0) if _rising(rows) else share
+def _left(name: str) -> Callable[[Rows], float]:
+    """A metric as a share of what it was at the start; 1 while success rises."""
+    def share(rows: Rows) -> float:
+        left = _of_start(rows, name)
+        return max(left, 1.0) if _rising(rows) else left
+    return share
 
 
 def _entropy_growth(rows: Rows) -> float:
     """Entropy as a multiple of what it was at the start, where success or score falls; else 1."""
-    growth = number(rows[-1], "learn/entropy") / _start(rows, "learn/entropy")
+    growth = _of_start(rows, "learn/entropy")
     falling = any(slope(column(rows[-10:], name)) < -STEEP for name in ("rollout/success_rate", "rollout/score_mean"))
     return growth if falling or math.isnan(growth) else 1.0
 
@@ -264,6 +268,11 @@ def _drop(rows: Rows) -> float:
     return float((old - new) / max(0.10, 2.5 * error))
 
 
+def _helped(rows: Rows) -> float:
+    """By how much success is higher where the user told something unasked, less twice its standard error."""
+    return number(rows[-1], "meta/helped_gap") - 2 * number(rows[-1], "meta/helped_gap_se")
+
+
 def _user_gap(rows: Rows) -> float:
     """|success with a model's words - success with the rules' own| beyond twice its standard error."""
     return abs(number(rows[-1], "meta/user_gap")) - 2 * number(rows[-1], "meta/user_gap_se")
@@ -298,7 +307,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("clip_fraction", "large_updates", 0.3, _clipped),                                                         # P
     Detector("gradient", "gradient_spikes", 5.0, _gradient),                                                           # P
     Detector("gradient_once", "gradient_spikes", 20.0, _gradient, need=1),                                             # P
-    Detector("entropy_share", "entropy_collapse", 0.3, _entropy_share, below=True),                                    # P
+    Detector("entropy_share", "entropy_collapse", 0.3, _left("learn/entropy"), below=True),                         # P
     Detector("group_spread", "entropy_collapse", 0.1, _spread, need=10, of=10, below=True),
     Detector("entropy_growth", "entropy_rise", 1.5, _entropy_growth),                                                  # P
     Detector("explained_variance", "weak_critic", 0.0, metric("learn/explained_variance"), need=10, of=10, below=True),
@@ -309,5 +318,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("farmed", "farmed_shaping", 3.0, _farmed, need=1, of=1, own=True),
     Detector("return_rank", "farmed_shaping", RANKED, metric("meta/return_rank"), below=True),
     Detector("degenerate", "degenerate_output", 0.05, _degenerate),
+    Detector("helped", "", 0.3, _helped),                                                                              # P
+    Detector("task_information", "", 0.5, _left("meta/task_information"), below=True),                                 # P
+    Detector("act_variety", "", 0.3, _left("meta/act_entropy"), below=True),                                           # P
     Detector("success_drop", "", 1.0, _drop, need=1, of=1, own=True, calibrated=False),
 )

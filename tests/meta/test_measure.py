@@ -50,6 +50,34 @@ def test_progress_without_slots():
     assert not module.progressing(episode(ask("a"), *[ask(text, "WITHHOLD") for text in "bcd"], stop="max_turns"))
 
 
+def test_what_messages_tell_of_the_task():
+    said = lambda *texts: [episode(*[turn(agent=text) for text in texts[1:]], task=texts[0])]
+    assert of("task_information", *said("a", "x"), *said("b", "y")) == pytest.approx(1.0)
+    assert of("task_information", *said("a", "x"), *said("b", " x ")) == pytest.approx(0.0)
+    half = [*said("a", "x"), *said("a", "x"), *said("b", "x"), *said("b", "y")]     # x: two thirds a; y: b
+    left = 3 / 4 * (2 / 3 * math.log(3 / 2) + 1 / 3 * math.log(3))
+    assert of("task_information", *half) == pytest.approx(1 - left / math.log(2))
+    later = [*said("a", "x", "x"), *said("b", "x", "y")]                          # the same at first, another afterwards
+    assert of("task_information", *later) == pytest.approx(0.5)
+    assert math.isnan(of("task_information", *said("a", "x"), *said("a", "y")))
+
+
+def test_variety_of_acts():
+    acts = [turn(kind="ACTION", code=1)] * 3 + [turn(kind="ACTION", code=2)] + [turn(kind="FINISH", code=1)] * 4
+    by_hand = 3 / 8 * math.log(8 / 3) + 1 / 8 * math.log(8) + 1 / 2 * math.log(2)
+    assert of("act_entropy", episode(*acts)) == pytest.approx(by_hand)
+    assert of("act_entropy", episode(*acts[:3])) == 0.0 and math.isnan(of("act_entropy", episode()))
+
+
+def test_success_where_the_user_helped():
+    given = episode(turn(mask=1, disclosed=3), score=1.0, success=True)
+    alone = [episode(turn(mask=1, disclosed=1), success=number < 2) for number in range(8)]
+    assert of("helped_gap", *[given] * 8, *alone) == pytest.approx(0.75)
+    error = math.sqrt((0.25 / 8) / 8 + (0.25 * 0.75 + 0.25 / 8) / 8)
+    assert of("helped_gap_se", *[given] * 8, *alone) == pytest.approx(error)
+    assert math.isnan(of("helped_gap", *[given] * 7, *alone))
+
+
 def test_checkers():
     near = [episode(turn(), score=0.97), episode(turn(), score=0.2), episode(turn(), score=1.0, success=True)]
     assert of("near_miss", *near) == 0.5

@@ -88,6 +88,13 @@ CASES = {
                last("rollout/return_mean")),
     "degenerate": (rows(12, meta__degenerate=[0.1, 0.0, 0.04, 0.02, 0.04, 0.0] + [0.14] * 6), 0.12,   # above the mean 0.02
                    rows(12, meta__degenerate=[0.04] * 6 + [0.08] * 6), last("meta/degenerate")),
+    "helped": (rows(5, meta__helped_gap=0.7, meta__helped_gap_se=0.1), 0.5,
+               rows(5, meta__helped_gap=0.5, meta__helped_gap_se=0.1), last("meta/helped_gap")),
+    "task_information": (rows(20, meta__task_information=[0.8] * 10 + [0.2] * 10, **FEW), 0.25,
+                         rows(20, meta__task_information=[0.8] * 10 + [0.2] * 10, rollout__success_rate=RISING,
+                              rollout__score_mean=RISING), last("meta/task_information")),
+    "act_variety": (rows(20, meta__act_entropy=[2.0] * 10 + [0.4] * 10, **FEW), 0.2,
+                    rows(20, meta__act_entropy=[2.0] * 10 + [0.8] * 10, **FEW), last("meta/act_entropy")),
     "success_drop": (rows(15, rollout__success_rate=[0.5] * 10 + [0.2] * 5, rollout__episodes=64.0),
                      0.3 / 0.10, rows(15, rollout__success_rate=[0.5] * 10 + [0.45] * 5, rollout__episodes=64.0),
                      last("rollout/success_rate")),
@@ -120,6 +127,11 @@ def test_slope():
     assert slope(np.array([0.0, 1.0, 2.0, 3.0, 5.0])) == pytest.approx(1.2 / math.sqrt(0.4 / 3 / 10))   # by hand
     assert slope(np.array([1.0, np.nan, 2.0])) == 0.0 and slope(np.full(9, 0.3)) == 0.0
     assert slope(np.arange(6.0)) > 100
+
+
+def test_what_was_nothing_at_the_start_has_no_share_of_it():
+    seen = rows(20, learn__entropy=0.0, meta__act_entropy=0.0, meta__task_information=[0.0] * 10 + [0.5] * 10)
+    assert not any(found.alarm for found in detect(seen, DEFAULTS))
 
 
 def test_farmed_value():
