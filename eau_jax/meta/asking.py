@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from eau_jax.core.records import plain
+from eau_jax.core.records import check, plain
 from eau_jax.meta import snapshot
 from eau_jax.meta.drivers.agent import TRANSCRIPT
+from eau_jax.meta.interventions import DIAGNOSIS
 from eau_jax.meta.proposal import Batch, Diagnosis
 from eau_jax.meta.proposer import Budget, Proposer
 from eau_jax.meta.snapshot import Sources
@@ -100,5 +101,7 @@ def _sound(batch: Any) -> Batch:
         raise TypeError(f"it returned the texts {batch.texts!r:.200}; they must be a tuple of JSON texts")
     if not isinstance(batch.diagnosis, (Diagnosis, type(None))):
         raise TypeError(f"it returned the diagnosis {batch.diagnosis!r:.200}; it must be a Diagnosis or None")
-    json.dumps(plain([dict(batch.agent), dataclasses.asdict(batch.diagnosis) if batch.diagnosis else None]))
+    if batch.diagnosis is not None:
+        check(plain(dataclasses.asdict(batch.diagnosis)), DIAGNOSIS, "its diagnosis")
+    json.dumps(plain(dict(batch.agent)))
     return batch

@@ -20,7 +20,7 @@ from eau_jax.meta import invariants, python_rules, replay_gate, trial, watch
 from eau_jax.meta.evidence import made_up
 from eau_jax.meta.invariants import Play
 from eau_jax.meta.lanes import Lanes
-from eau_jax.meta.proposal import MOST_CHANGES, Proposal, ProposalError, is_fixed, parse
+from eau_jax.meta.proposal import MOST_CHANGES, MOST_RULES, Proposal, ProposalError, is_fixed, parse
 from eau_jax.meta.python_code import PythonError
 from eau_jax.meta.replay_gate import Settings
 from eau_jax.meta.signals import DETECTORS
@@ -28,7 +28,6 @@ from eau_jax.meta.stage import Stage, verdict
 from eau_jax.users.rules import RuleError, compile_rules, dump
 
 EPSILON_MOST = 0.9       # share of replies that the symbolic user words: the policy shall always hear another one too
-RULES_MOST_BYTES = 8192
 SIGNALS = frozenset(detector.name for detector in DETECTORS)
 MIX_FLOOR = 0.02         # smallest share of a bucket of tasks
 MIX_STEP = 0.15          # sum of the absolute changes of shares in one swap
@@ -249,8 +248,8 @@ def _rules(proposal: Proposal, context: Context) -> Stage:
     features = context.lanes.simulator.env.features
     try:
         size = len(proposal.rules.encode())
-        if size > RULES_MOST_BYTES and proposal.python is None:
-            return Stage("rules", False, f"the rules have {size} bytes; allowed: {RULES_MOST_BYTES}")
+        if size > MOST_RULES and proposal.python is None:
+            return Stage("rules", False, f"the rules have {size} bytes; allowed: {MOST_RULES}")
         same = dump(compile_rules(proposal.rules, features), features) == dump(
             compile_rules(context.current.rules, features), features)
     except (RuleError, ValueError, RecursionError) as error:

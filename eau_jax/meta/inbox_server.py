@@ -14,9 +14,10 @@ import math
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Collection, Mapping, Sequence
 
-from eau_jax.meta.proposal import MOST_CHANGES, ProposalError, finding, parse
+from eau_jax.meta.evidence import made_up
+from eau_jax.meta.proposal import MOST_CHANGES, MOST_RULES, Proposal, ProposalError, finding, parse
 from eau_jax.meta.python_code import PythonError, check
 
 NAME, TOOL = "eau", "submit_proposal"
@@ -58,8 +59,7 @@ def submit(text: str, view: Path, inbox: Path, most: int) -> tuple[bool, str]:
         proposal = parse(text, "inbox", "inbox")
     except (ValueError, RecursionError) as error:     # ProposalError is a ValueError
         return False, f"Refused: {error if isinstance(error, ProposalError) else f'not JSON: {error}'}"
-    read = lambda name: json.loads((view / name).read_text(encoding="utf-8"))
-    wrong = complaints(proposal, read("knobs/schema.json"), read("knobs/current.json"), read("rules/features.json"))
+    wrong = complaints(proposal, view)
     kept = len(list(inbox.glob("proposal-*.json")))
     if kept >= most:
         wrong.append(f"this round has {kept} proposals already, and no more than {most} are read")
@@ -69,10 +69,15 @@ def submit(text: str, view: Path, inbox: Path, most: int) -> tuple[bool, str]:
     return True, f"Accepted as proposal {kept + 1}. The trainer checks it again and tries it before it is used."
 
 
-def complaints(proposal: Any, schema: Mapping[str, Mapping[str, Any]], current: Mapping[str, Any],
-               features: Sequence[str]) -> list[str]:
-    """What is wrong with a parsed proposal, one sentence each: its base, its owner, its knobs, their bounds and steps."""
-    wrong = []
+def complaints(proposal: Proposal, view: Path) -> list[str]:
+    """What is wrong with a parsed proposal, one sentence each: its base, its owner, its knobs, their bounds and steps, what
+    it predicts and what it cites."""
+    read = lambda name: json.loads((view / name).read_text(encoding="utf-8"))
+    schema, current = read("knobs/schema.json"), read("knobs/current.json")
+    rows = [json.loads(line) for line in (view / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    wrong = _prediction(proposal, {name for row in rows for name in row} - {"step", "generation"})
+    signals = {signal["name"] for signal in read("diagnosis.json").get("signals", ())}
+    wrong += made_up(proposal.diagnosis.evidence, rows, signals)
     if proposal.base_generation != current["generation"]:
         wrong.append(f"base_generation is {proposal.base_generation}; the generation in force is {current['generation']}")
     if proposal.owner not in ("user", "env", "rl"):
@@ -84,11 +89,33 @@ def complaints(proposal: Any, schema: Mapping[str, Mapping[str, Any]], current: 
     if proposal.task_mix and proposal.task_mix.keys() != current["task_mix"].keys():
         wrong.append(f"task_mix names {', '.join(proposal.task_mix)}; every bucket is named once, and the buckets are "
                      f"{', '.join(current['task_mix']) or 'none: the tasks of this run have no buckets'}")
+    wrong += _rules(proposal.rules)
+    return wrong + (_python(proposal.python, current, read("rules/features.json")) if proposal.python is not None else [])
+
+
+def _prediction(proposal: Proposal, metrics: Collection[str]) -> list[str]:
+    made, wrong = proposal.prediction, []
+    if made.metric not in metrics:
+        close = difflib.get_close_matches(made.metric, metrics, n=1)
+        wrong.append(f"prediction.metric {made.metric!r} is not in metrics.jsonl" + (
+            f"; did you mean {close[0]!r}?" if close else ""))
+    if not made.min_effect > 0:
+        wrong.append(f"prediction.min_effect is {made.min_effect:g}; it must be above 0")
+    if made.within_updates > proposal.ttl_updates:
+        wrong.append(f"prediction.within_updates is {made.within_updates}; allowed: up to ttl_updates = "
+                     f"{proposal.ttl_updates}")
+    return wrong
+
+
+def _rules(rules: str) -> list[str]:
+    size = len(rules.encode())
+    if size > MOST_RULES:
+        return [f"the rules have {size} bytes; allowed: {MOST_RULES}"]
     try:
-        tomllib.loads(proposal.rules)
-    except tomllib.TOMLDecodeError as error:
-        wrong.append(f"rules are not TOML: {error}")
-    return wrong + (_python(proposal.python, current, features) if proposal.python is not None else [])
+        tomllib.loads(rules)
+    except (ValueError, RecursionError) as error:
+        return [f"rules are not TOML: {error}"]
+    return []
 
 
 def _python(python: Any, current: Mapping[str, Any], features: Sequence[str]) -> list[str]:

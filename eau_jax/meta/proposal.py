@@ -15,6 +15,7 @@ OWNERS = ("user", "env", "rl", "infra", "checker", "policy", "none")
 MOST_BYTES = 65_536   # of a proposal's text
 MOST_CHANGES = 2      # knobs in one proposal
 MOST_CODE = 8192      # characters of a rule in Python
+MOST_RULES = 8192     # bytes of a decision list
 MOST_NAME = 100       # characters of a knob's, bucket's, feature's or metric's name
 FIELDS = {"base_generation", "changes", "rules", "python", "task_mix", "diagnosis", "prediction", "ttl_updates", "why"}
 

@@ -39,7 +39,7 @@ def round_of() -> Iterator[View]:
     base = Path(tempfile.mkdtemp(prefix="eau-meta-"))
     try:
         sources = snapshot.Sources(write_run(base / "run"), intention, TASKS, KNOBS, intention.rules, generation=3, step=5,
-                                   diagnosis={"alarms": ["too_few_turns"]})
+                                   diagnosis={"signals": [{"name": "truncated_progressing", "alarm": True}]})
         view = snapshot.build(base / "snap", sources)
         yield view
         snapshot.remove(view)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from rounds import KNOBS, TURNS, proposal, round_of
+from rounds import KNOBS, PREDICTION, TURNS, proposal, round_of
 
 from eau_jax.core import knobs as knob
 from eau_jax.core.knobs import KnobError
@@ -21,6 +21,11 @@ INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"pro
 def view():
     with round_of() as view:
         yield view
+
+
+def cites(value, metric="rollout/stop_max_turns"):
+    return {"owner": "env", "fault": "too_few_turns", "evidence": [
+        {"metric": metric, "first": 1, "last": 5, "value": value, "limit": 0.25}]}
 
 
 def hand_in(view, given, most=3):
@@ -72,6 +77,13 @@ def test_the_server_starts_in_a_moment():
     (proposal(prediction={"metric": "x"}), "prediction has no field"),
     ({"diagnosis": {"owner": "moon", "fault": ""}}, "allowed: user, env, rl"),
     ({"why": "nothing"}, "has no field 'diagnosis'"),
+    (proposal(prediction=PREDICTION | {"metric": "rollout/stop_max_turn"}), "did you mean 'rollout/stop_max_turns'"),
+    (proposal(prediction=PREDICTION | {"min_effect": 0}), "above 0"),
+    (proposal(prediction=PREDICTION | {"within_updates": 11}), "allowed: up to ttl_updates = 10"),
+    (proposal(diagnosis=cites(0.9)), "was 0.9 in updates 1 to 5; it was 0.4"),
+    (proposal(changes={}, rules="a" + ".a" * 16000 + "=1"), "allowed: 8192"),
+    (proposal(changes={}, rules="a = " + "[" * 8000), "rules are not TOML"),
+    (json.dumps(proposal()).replace('"env.max_turns"', '"env.max_turns": 1, "env.max_turns"'), "twice"),
     ("raise the limit", "not JSON"),
     ("[" * 100_000, "Refused"),
     (json.dumps(proposal(why="x" * 70_000)), "65536 bytes"),
@@ -79,6 +91,11 @@ def test_the_server_starts_in_a_moment():
 def test_a_wrong_proposal_is_told_what_is_wrong_and_not_kept(view, given, said):
     accepted, told = hand_in(view, given)
     assert not accepted and said in told and list(view.inbox.iterdir()) == []
+
+
+@pytest.mark.parametrize("evidence", [cites(0.4), cites(0.7, "truncated_progressing")])
+def test_what_was_recorded_or_signalled_may_be_cited(view, evidence):
+    assert hand_in(view, proposal(diagnosis=evidence))[0]
 
 
 def test_no_more_than_the_budget_is_kept(view):

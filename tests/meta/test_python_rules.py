@@ -16,7 +16,7 @@ from eau_jax.clients.executor import Executor
 from eau_jax.config import ConfigError, Meta
 from eau_jax.config_file import replace
 from eau_jax.core.part import Reply
-from eau_jax.core.records import plain
+from eau_jax.core.records import plain, write_atomic
 from eau_jax.core.types import InfraError
 from eau_jax.envs.telecom import tasks as telecom_tasks
 from eau_jax.envs.telecom.telecom import telecom_solo
@@ -267,13 +267,18 @@ def test_it_counts_as_rules_do(executor):
     refused(decide(proposal(python=given, changes={}), python=executor, live={"user": "p7"}), "proposal p7")
 
 
-def test_the_inbox_says_what_is_wrong_before_the_gate_does():
+def test_the_inbox_says_what_is_wrong_before_the_gate_does(tmp_path):
     current = {"generation": 3, "values": {}, "task_mix": {}, "python_rules": True}
-    said = lambda code, now=current: complaints(parse(proposal(python={"code": code, "reads": {"turn": [1, 9]}}, changes={}),
-                                                      "1", "x"), {}, now, ENV.features)
+    files = {"knobs/schema.json": {}, "knobs/current.json": current, "rules/features.json": list(ENV.features),
+             "diagnosis.json": {}, "metrics.jsonl": {"step": 1, "rollout/success_rate": 0.5}}
+    for name, content in files.items():
+        write_atomic(tmp_path / name, json.dumps(content))
+    said = lambda code: complaints(parse(proposal(python={"code": code, "reads": {"turn": [1, 9]}}, changes={}), "1", "x"),
+                                   tmp_path)
     assert said(body("return 'ANSWER'")) == []
     assert "Import is not allowed" in said(body("import os", "return 'ANSWER'"))[0]
-    assert "takes no rules in Python" in said(body("return 'ANSWER'"), current | {"python_rules": False})[0]
+    write_atomic(tmp_path / "knobs/current.json", json.dumps(current | {"python_rules": False}))
+    assert "takes no rules in Python" in said(body("return 'ANSWER'"))[0]
 
 
 @dataclasses.dataclass(frozen=True)

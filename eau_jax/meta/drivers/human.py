@@ -45,7 +45,6 @@ def human(poll_seconds: float = POLL_S) -> Proposer:
 
 def _wrong(text: str, view: View) -> str:
     try:
-        return "; ".join(complaints(parse(text, "inbox", "human"), view.json("knobs/schema.json"),
-                                    view.json("knobs/current.json"), view.json("rules/features.json")))
+        return "; ".join(complaints(parse(text, "inbox", "human"), view.folder))
     except ProposalError as error:
         return str(error)
