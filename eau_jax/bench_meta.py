@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any, Callable, Sequence
+from typing import Annotated, Any, Callable, Mapping, Sequence
 
 import tyro
 
@@ -55,6 +55,8 @@ class Suite:
     """folder of all suites"""
 
     def __post_init__(self):
+        if not isinstance(self.environments, Mapping):
+            raise ConfigError(f"environments has type {type(self.environments).__name__}; give a dict, {{name: Config}}")
         for name in self.faults:
             if name not in FAULTS:
                 raise ConfigError(f"faults: unknown {name!r}{knob.nearest(name, FAULTS)}")

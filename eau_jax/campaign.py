@@ -27,7 +27,7 @@ from eau_jax.campaign_start import settings, source_of, usable
 from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.config_file import describe
 from eau_jax.core import knobs as knob
-from eau_jax.core.records import RunFolder, plain, read_lines
+from eau_jax.core.records import RunFolder, check as holds, plain, read_lines
 from eau_jax.folder import differing, refuse_code
 from eau_jax.meta import interventions
 from eau_jax.meta.harvest import ERRORS, LONGER, MARGIN, Cost, Remedy, backbone, cost, harvest, success
@@ -41,6 +41,10 @@ from eau_jax.progress import Watch
 from eau_jax.report.draw import plot_runs
 
 STATE = "campaign.json"
+NUMBERS = {"*": (int, float)}
+FORM = {"config": dict, "pool": str, "episodes": int, "runs": [{   # of that file
+    "name": str, "status": str, "why": str, "tries": int, "episodes": int, "updates": int, "anchor": [(int, float)],
+    "cost": NUMBERS, "start": {"knobs": NUMBERS, "rules": str, "task_mix": NUMBERS, "lessons": [str], "reasons": [str]}}]}
 MOST_RESTARTS = 3    # runs of a campaign that may be ended early
 EPISODES = ("training", "failed", "canary", "anchor", "causal")   # of `harvest.Cost`
 NOT_FINITE = 3       # exit status of a run whose loss or gradients are not finite
@@ -164,7 +168,12 @@ class Campaign:
     def _load(self) -> None:
         kept = interventions.load(self.home / STATE)
         if not kept:
+            other = sorted(file.name for file in self.home.iterdir() if file.name != "pool"
+                           and not file.name.startswith((".", "run-")))   # of a study: its cache, the first run's start
+            if other:
+                raise ConfigError(f"{self.home} holds no campaign, but {other[0]!r}; choose another --name or --root")
             return
+        holds(kept, FORM, str(self.home / STATE))
         same(self.home, self.config)
         if kept["pool"] != str(self._pool):
             raise ConfigError(f"{self.home} holds a campaign with the pool {kept['pool']}; give the same one with --pool, "
@@ -275,13 +284,13 @@ class Campaign:
 
     def _remedy(self, home: Path, rows: Sequence[Mapping[str, Any]], fault: str, why: str, contents: Contents) -> Remedy:
         """What the next run begins with instead, by the settings that this one ended with."""
-        current = home / "knobs" / "current"
-        number = current.read_text(encoding="utf-8").strip() if current.exists() else "0"
-        now = interventions.load(home / "knobs" / f"{number}.json")
-        tree = knob.patch(knob_tree(self.config), now.get("values", {}))
+        number = interventions.current(home)
+        file = home / "knobs" / f"{number}.json"
+        now = interventions.generation(file) if file.exists() else {"values": {}, "task_mix": {}}
+        tree = knob.patch(knob_tree(self.config), now["values"])
         rules, own = home / "rules" / f"{number}.toml", self.config.env.rules
         rules = rules.read_text(encoding="utf-8") if rules.exists() else own
-        scene = Scene(knob.specs(tree), knob.values(tree), int(number), len(rows), now.get("task_mix") or self._mix, rows,
+        scene = Scene(knob.specs(tree), knob.values(tree), number, len(rows), now["task_mix"] or self._mix, rows,
                       Diagnosis(FAULTS[fault], fault), frozenset(), rules, own, self.config.env.features, {})
         return remedy(fault, why, scene, [lesson.moves for lesson in contents.lessons
                                           if (lesson.env, lesson.fault) == (self.config.env.name, fault)])

@@ -53,7 +53,7 @@ def read(text: str, name: str) -> tuple[dict[str, Any], str]:
         refuse(name, f"it must begin with a line {FENCE}, fields as TOML, and a second line {FENCE}; see another document")
     try:
         fields = tomllib.loads("\n".join(lines[1:fences[1]]) + "\n")
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:   # giant numbers and deep nesting are no TOMLDecodeError
         refuse(name, f"its head is not TOML: {error} (line 1 is the one after {FENCE})")
     return fields, "\n".join(lines[fences[1] + 1:]).strip()
 

@@ -118,13 +118,22 @@ class Lesson:
 
 def bare(rules: str) -> str:
     """What a decision list decides, without notes and layout: the same text for lists that differ in those alone."""
-    try:
-        given = tomllib.loads(rules)
-    except tomllib.TOMLDecodeError:
+    given = _listed(rules)
+    if given is None:
         return rules
     for rule in given.get("rule", []):
         rule.pop("note", None)
-    return json.dumps(given, sort_keys=True) if given else ""
+    return json.dumps(given, sort_keys=True, default=str) if given else ""
+
+
+def _listed(rules: str) -> dict[str, Any] | None:
+    """The tables of a decision list; None for a text that is none."""
+    try:
+        given = tomllib.loads(rules)
+    except (ValueError, RecursionError):
+        return None
+    rule = given.get("rule", [])
+    return given if isinstance(rule, list) and all(isinstance(one, dict) for one in rule) else None
 
 
 def _overlap(left: str, right: str) -> float:
@@ -160,6 +169,8 @@ def parse(text: str, name: str) -> Lesson:
     lesson = Lesson(word("id"), word("env"), word("fault", FAULTS), word("owner", OWNERS), word("advice", ADVICE),
                     _cases(given["cases"], name), _pairs(given, "changes", name), _pairs(given, "task_mix", name),
                     word("rules"), word("backbone"), word("last_used_run"), _runs(given, name), body)
+    if _listed(lesson.rules) is None:
+        refuse(name, f"rules is {lesson.rules[:80]!r}; it must be a decision list of the symbolic user as TOML, or empty")
     others = {path.split(".")[0] for path in lesson.changes} - {lesson.owner}
     if others:
         refuse(name, f"owner is {lesson.owner!r}, but it changes knobs of {', '.join(sorted(others))}; a lesson is about "

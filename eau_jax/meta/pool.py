@@ -120,8 +120,12 @@ class Pool:
         self.folder, self._sealed, self._patience_s = Path(folder), frozenset(sealed), patience_s
 
     def __enter__(self) -> "Pool":
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = open(self.folder / ".lock", "a+")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.folder / ".lock", "a+")
+        except OSError as error:
+            raise DocumentError(f"{self.folder} cannot be used as a pool: {error.strerror}; name a folder that can be "
+                                f"written") from error
         until = time.monotonic() + self._patience_s
         while True:
             try:
@@ -181,9 +185,12 @@ class Pool:
         """Takes in another pool, which stays as it is. Merging it again changes nothing.
 
         Raises:
-          DocumentError: for a document of either that cannot be used, or two runs of one name; then nothing is written.
+          DocumentError: for what is no folder, a document of either that cannot be used, or two runs of one name; then
+            nothing is written.
         """
         other = Path(other)
+        if not other.is_dir():
+            refuse(str(other), "there is no such folder; name the one of the pool that is to be taken in")
         mine, theirs = self.read(), read(other, self._sealed)
         names = {run.name: run.source for run in mine.runs}
         for run in theirs.runs:
@@ -244,7 +251,7 @@ def _next_of(index: Path) -> int:
     """The next free number that the index knows; ids of lessons that a person deleted are not given again."""
     try:
         return int(json.loads(index.read_text(encoding="utf-8"))["next"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 1   # a broken index is made anew
 
 

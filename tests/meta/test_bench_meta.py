@@ -192,6 +192,7 @@ def test_anchor_tasks_are_training_tasks_that_are_not_trained_on():
 
 @pytest.mark.parametrize("changes, words", [
     ({"faults": ("leaky",)}, "unknown 'leaky'; did you mean 'leaky_user'"),
+    ({"environments": [1]}, "environments has type list"),
     ({"since": 1}, "since = 1 is out of range; allowed: 2 to updates = 3"),
     ({"since": 4}, "since = 4 is out of range")])
 def test_a_suite_that_makes_no_sense_is_refused(changes, words):

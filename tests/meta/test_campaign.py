@@ -149,6 +149,25 @@ def test_another_config_or_pool_is_refused(begin, tmp_path):
         Launch(0)
 
 
+def test_a_folder_that_holds_something_else_is_refused(begin, tmp_path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "metrics.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="holds no campaign, but 'metrics.jsonl'"):
+        begin({}, most=1)
+
+
+@pytest.mark.parametrize("old, new, said", [
+    ('\n "pool"', '\n "pond"', "'pool' is missing"), ('"updates": 40', '"updates": []', "updates"),
+    ('"runs": [', '"runs": 3, "x": [', "runs"), ("{", "[", "not JSON")])
+def test_a_damaged_record_of_a_campaign_is_named(begin, old, new, said):
+    file = begin({}, most=1).home / "campaign.json"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(ValueError, match=f"campaign.json.*{said}"):
+        begin({}, most=1)
+
+
 def test_a_pool_of_another_campaign_is_used(begin, tmp_path):
     first = begin({}, most=1, pool=str(tmp_path / "shared"))
     os.rename(first.home, tmp_path / "before")

@@ -68,7 +68,9 @@ def test_a_lesson_is_what_its_document_says(made):
     ("cases = [", "cases = []\nx = [", "unknown field"), ('audit = "aa11"', 'audit = ""', "cites what shows it"),
     ("expires_after = 2", "expires_after = -1", "allowed: 0"), ('id = "L-0001"', 'id = "L-2"', "file's name"),
     ("A text.", "It scored 0.5 on the held-out tasks.", "'held-out'"), ("A text.", "see /home/me/x", "path '/home/me/x'"),
-    ("A text.", "x" * 5000, "5000 characters")])
+    ("A text.", "x" * 5000, "5000 characters"), ("expires_after = 2", f"expires_after = {'9' * 5000}", "not TOML"),
+    ("expires_after = 2", f"expires_after = {'[' * 5000}", "not TOML"), ('rules = ""', 'rules = "rule = 5"', "decision list"),
+    ('rules = ""', 'rules = "rule = [1, 2]"', "decision list"), ('rules = ""', 'rules = "leak it all"', "decision list")])
 def test_a_document_that_cannot_be_used_is_named_with_the_reason(tmp_path, old, new, said):
     fill(tmp_path, lesson(text="A text."))
     file = tmp_path / "lessons" / "L-0001.md"
@@ -257,6 +259,42 @@ def test_effects_by_hand(tmp_path):
         pool.add(run(), {"summary": ""} | files, [])
     found = json.loads((tmp_path / "priors" / "knob_effects.json").read_text())["too_few_turns"]["env.max_turns up"]
     assert found == pytest.approx({"n": 2, "mean": 1.0, "var": 8.0, "anchor_n": 1, "anchor_mean": 0.3, "anchor_var": 0.0})
+
+
+def test_a_prediction_of_next_to_nothing_weighs_what_the_metric_moves_anyway(tmp_path):
+    row = dict.fromkeys(effect.COLUMNS, "") | {"fault": "none", "moves": "x up", "status": "kept", "direction": "up",
+                                               "min_effect": 1e-12, "before": 0.1, "after": 0.4, "floor": 0.1}
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "interventions.csv").write_text(effect.write([row]))
+    assert effect.effects(tmp_path)["none"]["x up"]["mean"] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b'id,status\n"' + b"x" * 200_000 + b'",kept\n'])
+def test_a_damaged_table_is_named(tmp_path, damage):
+    fill(tmp_path, lesson())
+    (tmp_path / "runs" / "c-01" / "interventions.csv").write_bytes(damage)
+    with pytest.raises(DocumentError, match="interventions.csv: it is no table"):
+        fill(tmp_path, runs=(run("c-02", "2026-01-02"),))
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", '"x"', "null", "[]", "9" * 5000])
+def test_a_damaged_index_is_made_anew(tmp_path, number):
+    fill(tmp_path, lesson())
+    (tmp_path / "index.json").write_text(f'{{"next": {number}}}')
+    assert [one.id for one in fill(tmp_path, lesson(fault="all_hard")).lessons] == ["L-0001", "L-0002"]
+
+
+def test_rules_of_a_lesson_may_hold_what_json_does_not():
+    dated = lesson(owner="user", changes={}, rules="default = 1979-05-27\n")
+    assert dated.alike(lesson(owner="user", changes={}, rules="default = 1979-05-27 # note\n")) and dated.moves
+
+
+def test_what_is_no_pool_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DocumentError, match="cannot be used as a pool"), Pool(tmp_path / "file"):
+        pass
+    with pytest.raises(DocumentError, match="there is no such folder"), Pool(tmp_path / "mine") as pool:
+        pool.merge(tmp_path / "thers")
 
 
 # Writers
