@@ -117,7 +117,7 @@ def test_an_ill_run_is_ended_early_and_counts(begin):
     assert [run.status for run in made.runs] == ["restarted", "restarted", "finished"]
     assert "tell hidden values" in made.runs[0].why and made.runs[0].updates == 4
     first, second = (asked(made, name)["swaps"][0]["knobs"] for name in ("run-02", "run-03"))
-    assert (first, second) == ({"user.epsilon": 0.65}, {"user.second.leak": 0.0})    # what did not help is not done again
+    assert (first, second) == ({"user.second.leak": 0.0}, {"user.epsilon": 0.65})    # what did not help is not done again
     assert (made.home / "pool/runs/c-run-01/why_stopped.md").exists() and made.best.name == "run-03"
 
 
