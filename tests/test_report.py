@@ -144,7 +144,7 @@ def test_no_text_of_the_run_becomes_markup(tmp_path):
                      opening=EVIL)
     folder = make_run(tmp_path / "<b>run & 'co'", episodes=[spoken] * 3, metrics=[
         {"step": 1, f"rollout/{EVIL}": 1.0, EVIL: 2.0, f"{EVIL}_0": 3.0, f"{EVIL}_1": 3.0, "text": EVIL}])
-    write_lines(folder / "knobs" / "1.json", [{"generation": EVIL, "step": 1, "values": {EVIL: EVIL},
+    write_lines(folder / "knobs" / "1.json", [{"generation": 1, "step": 1, "values": {EVIL: 2.0},
                                                "changes": {EVIL: [1, 2]}, "rules_changed": True}])
     (folder / "rules" / "1.toml").write_text(EVIL[:-1])
     (folder / "config.json").write_text(json.dumps({EVIL: EVIL}))
