@@ -211,8 +211,8 @@ def test_small_steps_do_not_add_up_to_a_leak():
 
 def test_evidence_that_is_there_is_no_fault():
     rows = [{"step": step, "a/share": 0.01 * step, "a/rate": 1e-5} for step in range(1, 20)]
-    true = [Evidence("a/share", 11, 19, 0.19, 0.1), Evidence("a/share", 11, 19, 0.15, 0.1), Evidence("a/share", 19, 19, 0.2, 0),
-            Evidence("a/rate", 1, 19, 1e-5, 0), Evidence("approx_kl", 15, 19, 0.7, 0.05)]
+    true = [Evidence("a/share", 11, 19, 0.19, 0.1), Evidence("a/share", 11, 19, 0.15, 0.1),
+            Evidence("a/share", 19, 19, 0.199, 0), Evidence("a/rate", 1, 19, 1e-5, 0), Evidence("approx_kl", 15, 19, 0.7, 0.05)]
     assert made_up(true, rows, SIGNALS) == []
     assert len(made_up([dataclasses.replace(true[4], metric="no_signal")], rows, SIGNALS)) == 1
     assert len(made_up([dataclasses.replace(true[3], value=2e-5)], rows, SIGNALS)) == 1, "small numbers count as well"
