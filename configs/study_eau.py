@@ -6,8 +6,8 @@ Reproduces   nothing published: EAU's comparison at toy size. In training the us
              tasks and causal tests. generic, cross_run and eau are campaigns of two runs that share them: the second one begins
              with what the first found out, or else the first goes on.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         40 runs or campaigns of 60 updates' worth of episodes; an update takes 5 s (Intention) or 8 s (telecom), so 6 to
-             10 minutes each with the meta-agent's episodes. Stop it and start it again as you like.
+Time         40 runs or campaigns of 60 updates' worth of episodes, seven to nine minutes each on one core with the cold start:
+             two and a half hours with --jobs 2. Stop it and start it again as you like.
 Expected     not measured.
 Command      eau-jax compare-methods configs/study_eau.py --jobs 2      (--seeds 0 is a first look)
 """
