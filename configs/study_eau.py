@@ -31,8 +31,8 @@ def whole(name: str, bucket) -> Config:
     """A small config with all of EAU but its RL method: half of the replies are symbolic, by users of all personas. An update's
     batch is 64 episodes."""
     base = load_config(str(CONFIGS / f"{name}.py"))
-    return replace(base, {"rollout.tasks": 16, "learn.minibatches": 2, "user": mixture(fickle, noisy), "meta": META, "eval.user": OTHER, "tasks.bucket": bucket,
-                          "knobs": {**base.knobs, "user.epsilon": 0.5, "user.first.persona_mix": 1.0}})
+    return replace(base, {"rollout.tasks": 16, "learn.minibatches": 2, "user": mixture(fickle, noisy), "meta": META,
+                          "eval.user": OTHER, "tasks.bucket": bucket, "knobs": {**base.knobs, "user.epsilon": 0.5, "user.first.persona_mix": 1.0}})
 
 
 def colbench() -> Config:
