@@ -32,7 +32,8 @@ def whole(name: str, bucket) -> Config:
     batch is 64 episodes."""
     base = load_config(str(CONFIGS / f"{name}.py"))
     return replace(base, {"rollout.tasks": 16, "learn.minibatches": 2, "user": mixture(fickle, noisy), "meta": META,
-                          "eval.user": OTHER, "tasks.bucket": bucket, "knobs": {**base.knobs, "user.epsilon": 0.5, "user.first.persona_mix": 1.0}})
+                          "eval.user": OTHER, "tasks.bucket": bucket,
+                          "knobs": {**base.knobs, "user.epsilon": 0.5, "user.first.persona_mix": 1.0}})
 
 
 def colbench() -> Config:
