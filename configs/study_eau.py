@@ -3,11 +3,11 @@
 Reproduces   nothing published: EAU's comparison at toy size. In training the user drifts, leaves, paraphrases and leaks; on
              the held-out tasks he is another one, who drifts and leaves twice as often, paraphrases nearly always and never
              leaks. All begin with the same cold start and play the same number of episodes, with those of canaries, anchor
-             tasks and causal tests. generic, cross_run and eau are campaigns of two runs that share them: the second one begins
-             with what the first found out, or else the first goes on.
+             tasks and causal tests. generic, cross_run and eau are campaigns of two runs that share them: the second one
+             begins with what the first found out, or else the first goes on.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         40 runs or campaigns of 60 updates' worth of episodes, seven to nine minutes each on one core with the cold start:
-             two and a half hours with --jobs 2. Stop it and start it again as you like.
+Time         40 runs or campaigns of 60 updates' worth of episodes, seven to nine minutes each on one core with the cold
+             start: two and a half hours with --jobs 2. Stop it and start it again as you like.
 Expected     not measured.
 Command      eau-jax compare-methods configs/study_eau.py --jobs 2      (--seeds 0 is a first look)
 """
@@ -28,8 +28,8 @@ META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16,
 
 
 def whole(name: str, bucket) -> Config:
-    """A small config with all of EAU but its RL method: half of the replies are symbolic, by users of all personas. An update's
-    batch is 64 episodes."""
+    """A small config with all of EAU but its RL method: half of the replies are symbolic, by users of all personas. A batch
+    is 64 episodes."""
     base = load_config(str(CONFIGS / f"{name}.py"))
     return replace(base, {"rollout.tasks": 16, "learn.minibatches": 2, "user": mixture(fickle, noisy), "meta": META,
                           "eval.user": OTHER, "tasks.bucket": bucket,
