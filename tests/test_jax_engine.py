@@ -416,6 +416,7 @@ def test_warm_up_keeps_what_is_cached():
     assert kept.tokens.tolist() == fresh.tokens.tolist() and fed == 5 + size - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data, fsdp, tensor, slots", [
     (2, 2, 2, 4), pytest.param(4, 1, 2, 3, marks=pytest.mark.slow)])
 def test_weights_on_a_mesh_give_the_same_actions(data, fsdp, tensor, slots):

@@ -205,6 +205,7 @@ def launch(root, resume=False):
     return root / "tiny"
 
 
+@pytest.mark.slow
 def test_the_estimate_counts_the_state_to_the_byte():
     """Of towers that share one base; the gradients are the adapters' only."""
     config = replace(tiny(), CHANGES | {"algorithm": Algorithm(kl=k3)})

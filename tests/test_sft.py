@@ -57,6 +57,7 @@ def losses(folder):
 # --- sources
 
 
+@pytest.mark.slow
 def test_a_sharegpt_file_is_learned_once_its_bad_row_is_mended(tmp_path):
     file = tmp_path / "talks.jsonl"
     file.write_text(json.dumps(TALKS[0]) + '\n{"conversations": [{"from": "gpt", "value": 3}]}\n')
@@ -190,6 +191,7 @@ def test_the_command_line_refuses_what_cannot_be_trained(tmp_path, capsys):
 # --- a model of the user
 
 
+@pytest.mark.slow
 def test_a_users_model_is_trained_and_plays_the_user(tmp_path):
     folder = fine_tune(tmp_path, sft__role="user", sft__steps=3, rollout__max_tokens=512)
     assert losses(folder)[-1] < losses(folder)[0]

@@ -720,6 +720,7 @@ def test_a_declined_call_says_why():
         "Error: the line is Active; it must be Suspended or Pending Activation."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [telecom, telecom_solo], ids=lambda env: env.name)
 def test_a_plain_reply_is_as_good_as_an_array(env):
     task = problem("m", "data")

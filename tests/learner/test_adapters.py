@@ -173,7 +173,8 @@ def test_both_factors_are_decayed_and_start_apart(learner):
         assert 0.8 * bound < np.abs(policy[f"{name}_a"]).max() <= bound
 
 
-@pytest.mark.parametrize("tower", ["policy", pytest.param("critic", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tower", ["policy", "critic"])
 def test_eight_devices_give_the_same_loss_and_gradients(learner, batch, tower):
     many = make(mesh=make_mesh(2, 2, 2))
     places = abstract_state(many)

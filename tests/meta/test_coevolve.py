@@ -322,6 +322,7 @@ def _other(view):
 
 # --- rounds ---------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.slow
 def test_a_slow_proposer_is_not_waited_for_and_a_failed_one_is_replaced(tmp_path, monkeypatch):
     """Two failures, and the rules answer; later an answer that takes three updates, of a round that a kill interrupted."""
     seen, go = types.SimpleNamespace(asked=[], left=[]), threading.Event()   # no setting, so no part of the proposer's code
