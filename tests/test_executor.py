@@ -50,7 +50,7 @@ HOSTILE = {
     "a subprocess": ("def f(x):\n    import subprocess\n    subprocess.run(['ls'])", Outcome.FORBIDDEN),
     "a shell": ("import os\ndef f(x):\n    os.system('touch {here}/evil')", Outcome.FORBIDDEN),
     "10 GB": ("def f(x):\n    return bytearray(10 * 2**30)", Outcome.MEMORY),
-    "10 GB in pieces": ("def f(x):\n    kept = []\n    while True: kept.append(bytearray(2**22))", Outcome.MEMORY),
+    "10 GB in pieces": ("def f(x):\n    kept = []\n    while True: kept.append(bytes(2**22))", Outcome.MEMORY),
     "file write": ("def f(x):\n    open('{here}/evil', 'w').write('x')\n    return x * 2", Outcome.FORBIDDEN),
     "file write, excused": ("def f(x):\n    try: open('{here}/evil', 'w')\n    except Exception: pass\n    return x * 2",
                             Outcome.FORBIDDEN),
