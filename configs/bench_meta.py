@@ -29,12 +29,12 @@ from eau_jax.users.noisy import noisy
 from eau_jax.users.symbolic import symbolic
 
 CONFIGS = Path(__file__).parent
-MOST = 4   # details that a request leaves out
+MOST = 3   # details that a request leaves out
 META = Meta(proposer=rules, every=2, canary_tasks=8, anchor_tasks=16)
 
 
 def ladder(split: str, count: int, seed: int) -> tuple[Task, ...]:
-    """Intention tasks that leave out one detail to four, about equally often: from easy to hard."""
+    """Intention tasks that leave out one detail to three, about equally often: from easy to hard."""
     made = []
     for place, task in enumerate(intention_tasks.generate(split, count, seed)):
         left_out = task.data["missing_details"][:1 + place % MOST]
@@ -55,24 +55,25 @@ def facts(task: Task) -> str:
 def asking() -> Config:
     """Intention where only the last detail is paid for, and the user tells one in a reply: success or nothing."""
     outcome = paid(intention)._replace(score=lambda task, state, total: float(np.clip(total, 0.0, 1.0)))
-    base = replace(load_config(str(CONFIGS / "quickstart.py")), {"sft.expert_share": 0.3})
+    base = replace(load_config(str(CONFIGS / "quickstart.py")), {"sft.expert_share": 0.7})
     return _small(base, outcome, Tasks(generate=ladder, bucket=details), {
-        "env.weight_1": 0.0, "env.weight_2": 0.0, "env.weight_3": 0.0, "env.done_bonus": 1.0, "env.disclose_cap": 1})
+        "env.weight_1": 0.0, "env.weight_2": 0.0, "env.weight_3": 0.0, "env.done_bonus": 1.0, "env.disclose_cap": 1,
+        "env.max_turns": 6})
 
 
 def coding() -> Config:
     """ColBench, small."""
-    base = load_config(str(CONFIGS / "colbench_small.py"))
-    base = replace(base, {"sft.steps": 400})
+    base = replace(load_config(str(CONFIGS / "colbench_small.py")), {"sft.steps": 600})
     return _small(base, paid(base.env), Tasks(generate=colbench_tasks.generate, bucket=facts), {})
 
 
 def _small(base: Config, env, tasks: Tasks, knobs: dict[str, float]) -> Config:
     return replace(base, {
-        "env": env, "user": mixture(symbolic, noisy), "tasks": dataclasses.replace(tasks, train=1000, test=128),
-        "rollout": dataclasses.replace(base.rollout, tasks=16, slots=32), "learn.minibatches": 2, "meta": META,
+        "env": env, "user": mixture(symbolic, noisy), "tasks": dataclasses.replace(tasks, train=1000, test=64),
+        "model": dataclasses.replace(base.model, vocab_size=1024, d_model=80, d_ff=192),
+        "rollout": dataclasses.replace(base.rollout, tasks=12, slots=48), "learn.minibatches": 2, "meta": META,
         "knobs": {**base.knobs, **knobs, "rl.entropy.coef": 0.003, "user.second.leak": 0.0, "user.second.paraphrase": 0.0}})
 
 
 def suite() -> Suite:
-    return Suite(name="faults", environments={"asking": asking(), "coding": coding()})
+    return Suite(name="faults", environments={"asking": asking(), "coding": coding()}, updates=24)

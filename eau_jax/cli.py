@@ -64,6 +64,8 @@ class Launch:
     method: str = ""
     """file whose `method(config) -> Config` changes the config first, such as configs/methods/grpo.py; FILE.py:NAME is
     another function of it"""
+    report: bool = True
+    """draw report.html and plots/*.png at the end; `eau-jax report RUN` does it at any time"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,8 +249,9 @@ def _learn(command: str, arguments: list[str]) -> int:
     if command == "campaign":
         return _campaign(config, source, launch)
     if command == "sft":
-        for name, why in (("profile", "makes no updates"), ("resume", "begins again what it did not finish")):
-            if getattr(launch, name):
+        for name, why in (("profile", "makes no updates"), ("resume", "begins again what it did not finish"),
+                          ("report", "draws none")):
+            if getattr(launch, name) != getattr(Launch, name):
                 raise ConfigError(f"{name} = {getattr(launch, name)} would do nothing: `sft` {why}; leave it out")
     if launch.processes > 1 and config.rollout.max_staleness:
         raise ConfigError(f"processes = {launch.processes} cannot go with rollout.max_staleness = "
@@ -267,7 +270,8 @@ def _learn(command: str, arguments: list[str]) -> int:
             train.cold_start_only(config, source)
         else:
             train.train(config, source, resume=launch.resume, profile=launch.profile)
-            _report(str(Path(config.root) / config.name))
+            if launch.report:
+                _report(str(Path(config.root) / config.name))
     return 0
 
 

@@ -298,7 +298,7 @@ def _run(study: Study, cell: Cell, source: str, watch: Watch, stop: threading.Ev
     file, log = folder.with_name(f"{cell.seed}.py"), folder.with_name(f"{cell.seed}.log")
     file.write_text(source_of(study, cell, source), encoding="utf-8")
     done = lambda: min(sum(len(rows(run)) for run in runs_of(study, cell)), study.updates - 1)
-    command = child.TRAIN
+    command = (*child.TRAIN, "--no-report")   # which takes seconds, and the study's page shows the curves
     if cell.method in study.campaigns:
         command = ("campaign", "--max-runs", str(study.campaigns[cell.method]), "--episodes",
                    str(budget(study, cell.environment)))
