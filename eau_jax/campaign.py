@@ -28,7 +28,7 @@ from eau_jax.config import Config, ConfigError, knob_tree
 from eau_jax.config_file import describe
 from eau_jax.core import knobs as knob
 from eau_jax.core.records import RunFolder, check as holds, plain, read_lines
-from eau_jax.folder import differing, refuse_code
+from eau_jax.folder import changed, refuse_code
 from eau_jax.meta import interventions
 from eau_jax.meta.harvest import ERRORS, LONGER, MARGIN, Cost, Remedy, backbone, cost, harvest, success
 from eau_jax.meta.pool import Contents, Pool
@@ -303,7 +303,7 @@ def same(home: Path, config: Config) -> None:
       ConfigError, RunFolderError: when it is of another one; it names the first setting that differs.
     """
     kept, now = interventions.load(home / STATE), describe(config)
-    if kept and (odd := differing(kept["config"], now)):
+    if kept and (odd := changed(kept["config"], now, config)):
         refuse_code(home / STATE, kept["config"], now, config)
         raise ConfigError(f"{home} holds a campaign with another {odd[0]}; choose another --name, or leave {odd[0]} as "
                           f"it was")

@@ -1,6 +1,7 @@
 """What a run folder holds before its first update, and what is taken back when a run is resumed."""
 
 import contextlib
+import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
@@ -61,7 +62,7 @@ def same(path: Path, config: Config) -> None:
     if not stored.exists() or not any((path / name).exists() for name in LEARNED):
         return
     before, now = json.loads(stored.read_text(encoding="utf-8")), _described(config)
-    odd = [name for name in differing(before, now) if name not in MAY_CHANGE]
+    odd = [name for name in changed(before, now, config) if name not in MAY_CHANGE]
     if not odd:
         return
     refuse_code(stored, before, now, config)
@@ -114,6 +115,26 @@ def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Dotted paths of the settings in which two described configs differ, sorted."""
     before, now = _flat(json.loads(json.dumps(before, default=str))), _flat(json.loads(json.dumps(now, default=str)))
     return sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+
+
+def changed(before: dict[str, Any], now: dict[str, Any], config: Config) -> list[str]:
+    """Those in which `config`, described by `now`, differs from a recorded one. A setting that the package did not have then
+    and that has its default is no difference: a default leaves everything as it was."""
+    known = _flat(json.loads(json.dumps(before, default=str)))
+    return [path for path in differing(before, now) if path in known or not _is_default(config, path)]
+
+
+def _is_default(config: Config, path: str) -> bool:
+    """Whether a dotted path leads to a setting that has its default."""
+    *owners, name = path.split(".")
+    owner: Any = config
+    for step in owners:
+        owner = getattr(owner, step, None)
+    field = getattr(owner, "__dataclass_fields__", {}).get(name)
+    if field is None:
+        return False
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return default is not dataclasses.MISSING and describe(default) == describe(getattr(owner, name))
 
 
 def pin_base(folder: RunFolder, weights: Any) -> None:

@@ -10,8 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_config import config as tiny
 
+from eau_jax.config import knob_tree
+from eau_jax.core import knobs as knob
 from eau_jax.core.records import read_lines
+from eau_jax.meta.lanes import lanes
+from eau_jax.meta.replay_gate import Settings, replay
+from eau_jax.rollout.simulator import simulator
 
 ROOT = Path(__file__).resolve().parent.parent
 UPDATES = 120
@@ -19,9 +25,9 @@ COMMAND = [sys.executable, "-c", "from eau_jax.cli import main; main()", "train"
            "--resume", "--learn.steps", str(UPDATES), "--rollout.tasks", "2"]
 
 
-def start(root):
+def start(root, *settings):
     environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([*COMMAND, "--root", str(root)], env=environment, stdout=subprocess.PIPE,
+    return subprocess.Popen([*COMMAND, "--root", str(root), *settings], env=environment, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True)
 
 
@@ -51,19 +57,13 @@ def weights(root):
         return {name: file[name].tobytes() for name in file.files}
 
 
-@pytest.mark.slow
-def test_twenty_kills_leave_no_trace(tmp_path):
-    kills, rng = int(os.environ.get("EAU_KILLS", "20")), random.Random(0)
-    calm, stormy = tmp_path / "calm", tmp_path / "stormy"
-    process = start(calm)
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
-
-    done = lambda: max((line["step"] for line in read_lines(stormy / "tiny" / "metrics.jsonl")), default=0) \
-        if (stormy / "tiny" / "metrics.jsonl").exists() else 0
+def killed_again_and_again(root, kills, rng, *settings):
+    """Starts the run and ends it at a random moment, so many times. Returns the signals, and the last update each time."""
+    metrics = root / "tiny" / "metrics.jsonl"
+    done = lambda: max((line["step"] for line in read_lines(metrics)), default=0) if metrics.exists() else 0
     signals, reached = [], []
     for number in range(kills):
-        process = start(stormy)
+        process = start(root, *settings)
         target = done() + rng.choice((0, 1, 1, 2, 3))    # 0: while it starts, compiles or makes the cold start
         deadline = time.monotonic() + 120
         while done() < target and process.poll() is None and time.monotonic() < deadline:
@@ -79,6 +79,28 @@ def test_twenty_kills_leave_no_trace(tmp_path):
         assert process.returncode in (-kind, 143), output
         signals.append(kind)
         reached.append(done())
+    return signals, reached
+
+
+def replayed(played, turns):
+    """Return and stop of each record when what its agent did is done again, with so many messages allowed."""
+    config = tiny()
+    tasks = tuple(config.tasks.generate("train", config.tasks.train, config.seed))
+    many = lanes(simulator(config.env, config.user, tasks), 64)
+    knobs = knob.patch(knob_tree(config), {"env.max_turns": turns})
+    again = replay(many, Settings(knobs, config.env.rules), played)
+    return [episode.total for episode in again], [episode.stop for episode in again]
+
+
+@pytest.mark.slow
+def test_twenty_kills_leave_no_trace(tmp_path):
+    kills, rng = int(os.environ.get("EAU_KILLS", "20")), random.Random(0)
+    calm, stormy = tmp_path / "calm", tmp_path / "stormy"
+    process = start(calm)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+
+    signals, reached = killed_again_and_again(stormy, kills, rng)
     print(f"{len(signals)} kills ({signals.count(signal.SIGKILL)} SIGKILL), after updates {reached}")
     assert len(signals) == kills, f"the run ended after {len(signals)} kills; give it more updates"
     process = start(stormy)
@@ -87,3 +109,33 @@ def test_twenty_kills_leave_no_trace(tmp_path):
     assert [line["step"] for line in read_lines(stormy / "tiny" / "metrics.jsonl")] == list(range(1, UPDATES + 1))
     assert records(stormy) == records(calm)
     assert weights(stormy) == weights(calm)
+
+
+@pytest.mark.slow
+def test_kills_of_a_run_that_collects_ahead_lose_and_double_nothing(tmp_path):
+    """Which weights play an episode depends on when it is killed; which episodes there are, and what each is worth, do not."""
+    kills, group = int(os.environ.get("EAU_KILLS", "20")), 2
+    settings = ("--rollout.max-staleness", "2")
+    root = tmp_path / "ahead"
+    signals, reached = killed_again_and_again(root, kills, random.Random(1), *settings)
+    print(f"{len(signals)} kills ({signals.count(signal.SIGKILL)} SIGKILL), after updates {reached}")
+    assert len(signals) == kills, f"the run ended after {len(signals)} kills; give it more updates"
+    process = start(root, *settings)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+
+    rows = list(read_lines(root / "tiny" / "metrics.jsonl"))
+    assert [row["step"] for row in rows] == list(range(1, UPDATES + 1))
+    assert 0 < max(row["rollout/staleness_max"] for row in rows) <= 2
+    assert all(row["rollout/episodes"] == 2 * group and row["rollout/infra_rate"] == 0 for row in rows)
+    records = {step: list(read_lines(root / "tiny" / "episodes" / f"{step}.jsonl")) for step in range(1, UPDATES + 1)}
+    seeds = [record["seed"] for batch in records.values() for record in batch]
+    assert len(seeds) == len(set(seeds)) == UPDATES * 2 * group
+    for row in rows:
+        scores = [record["score"] for record in records[row["step"]]]
+        assert np.isclose(row["rollout/score_mean"], np.mean(scores), atol=1e-6), row["step"]
+    for generation, turns in enumerate((3, 2)):
+        played = [record for batch in records.values() for record in batch if record["generation"] == generation]
+        worth, ended = replayed(played, turns)
+        assert played and ended == [record["turns"][-1]["act"]["stop"] for record in played]
+        np.testing.assert_allclose([record["return"] for record in played], worth, atol=1e-6)

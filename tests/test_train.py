@@ -173,6 +173,25 @@ def test_an_edited_file_is_noticed(tmp_path):
             begin(folder, config, "", resume=True)
 
 
+def test_a_run_of_before_a_setting_was_there_goes_on_at_its_default(tmp_path):
+    """config.json of an older package lacks it; at any other value than the default it is another run."""
+    config = replace(tiny(), {"root": str(tmp_path)})
+    with RunFolder(tmp_path / "tiny") as folder:
+        begin(folder, config, "", resume=False)
+        (folder.path / "model").mkdir()
+        older = json.loads((folder.path / "config.json").read_text())
+        del older["learn"]["critic_updates"], older["track"]
+        folder.write("config.json", json.dumps(older))
+        with pytest.raises(RunFolderError, match="learn.critic_updates = None, but 3 is asked for"):
+            begin(folder, replace(config, {"learn.critic_updates": 3}), "", resume=True)
+        begin(folder, config, "", resume=True)
+        assert "track" in json.loads((folder.path / "config.json").read_text())
+        del older["learn"]["steps"], older["sft"]["steps"]   # the config sets it: what it was before is not known
+        folder.write("config.json", json.dumps(older))
+        with pytest.raises(RunFolderError, match="sft.steps = None, but 2 is asked for"):
+            begin(folder, config, "", resume=True)
+
+
 def test_a_run_goes_on_on_other_devices_with_other_memory(tmp_path):
     """On sixteen where there were eight, say, with rows for all of them. What is learned stays as it was."""
     config = replace(tiny(), {"root": str(tmp_path)})
