@@ -7,8 +7,7 @@ Reproduces   nothing published: EAU's comparison at toy size. In training the us
              tasks and causal tests. generic, cross_run and eau are campaigns of two runs that share them: the second one
              begins with what the first found out, or else the first goes on.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         40 runs or campaigns of 60 updates' worth of episodes, seven to nine minutes each on one core with the cold
-             start: two and a half hours with --jobs 2. Stop it and start it again as you like.
+Time         40 runs or campaigns of 60 updates' worth of episodes, with --jobs 2. Stop it and start it again as you like.
 Expected     not measured.
 Command      eau-jax compare-methods configs/study_eau.py --jobs 2      (--seeds 0 is a first look)
 """
@@ -31,17 +30,18 @@ META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16,
 
 def whole(name: str, bucket) -> Config:
     """A small config with all of EAU but its RL method: half of the replies are symbolic, by users of all personas. A batch
-    is 64 episodes."""
+    is 48 episodes."""
     base = load_config(str(CONFIGS / f"{name}.py"))
-    return replace(base, {"rollout.tasks": 16, "learn.minibatches": 2, "user": mixture(fickle, noisy), "meta": META,
-                          "eval.user": OTHER, "tasks.bucket": bucket,
+    return replace(base, {"rollout.tasks": 12, "rollout.slots": 48, "learn.minibatches": 2, "meta": META,
+                          "model.vocab_size": 1024, "model.d_model": 80, "model.d_ff": 192,
+                          "user": mixture(fickle, noisy), "eval.user": OTHER, "tasks.bucket": bucket,
                           "knobs": {**base.knobs, "user.epsilon": 0.5, "user.first.persona_mix": 1.0,
                                     "user.second.leak": 0.2, **{f"user.first.{name}": bad for name, bad in BAD.items()}}})
 
 
 def colbench() -> Config:
-    """Half of the cold start, which leaves more to learn."""
-    return replace(whole("colbench_small", lambda task: f"facts_{len(task.data['facts'])}"), {"sft.steps": 400})
+    """Three quarters of the cold start, which leaves more to learn."""
+    return replace(whole("colbench_small", lambda task: f"facts_{len(task.data['facts'])}"), {"sft.steps": 600})
 
 
 def arm(rl: str, ablation: str):
