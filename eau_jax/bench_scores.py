@@ -104,7 +104,7 @@ def violations(run: Path, config: Config, events: Sequence[dict[str, Any]]) -> t
         changes = interventions.load(run / "knobs" / f"{event['generation']}.json").get("changes", {})
         try:
             before = knob.patch(tree, {path: old for path, (old, _) in changes.items()})
-            found += knob.outside_trust(before, {path: new for path, (_, new) in changes.items()})
+            found += knob.outside_trust(before, {path: new for path, (_, new) in changes.items()}, knob.values(tree))
         except knob.KnobError as error:
             found.append(str(error))
         found += [f"{path} = {new:g} leaves the policy with the symbolic user alone" for path, (old, new) in changes.items()

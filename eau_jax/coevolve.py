@@ -32,7 +32,7 @@ from eau_jax.meta.gate import Context, Decision, Limits, gate
 from eau_jax.meta.invariants import AGENTS, player
 from eau_jax.meta.lanes import lanes
 from eau_jax.meta.measure import measure
-from eau_jax.meta.proposal import Prediction, is_fixed
+from eau_jax.meta.proposal import Diagnosis, Prediction, is_fixed
 from eau_jax.meta.proposer import Budget
 from eau_jax.meta.replay_gate import Settings
 from eau_jax.meta.rule_proposer import rules
@@ -43,6 +43,7 @@ from eau_jax.progress import Watch
 TASKS = 32      # training tasks on which scripted agents try a change
 HOLD = 30       # updates for which the result of a causal test holds, within one generation
 OWNED = {"user": Experiment.SYMBOLIC_USER, "env": Experiment.MORE_TURNS}   # causal tests that only tell something of them
+WEARING = ("large_updates", "gradient_spikes")   # faults that leave the policy worse than it was
 TRIES = 3       # canaries of a change of which nothing can be told
 BESIDE = "it was tried beside a change that has been taken back"
 Change = dict[str, Any]
@@ -92,7 +93,7 @@ class Coevolution:
         for change in self._with("live"):
             generation = self._watch(step, generation, rows, change)
         for change in self._with("passed"):
-            generation = self._adopt(step, generation, change)
+            generation = self._adopt(step, generation, rows, change)
         if generation.step == step and generation.weights:   # the weights at hand go: nothing is tried with them
             for change in self._with("canary"):
                 self._refuse(step, change, BESIDE)
@@ -140,14 +141,17 @@ class Coevolution:
 
     # A change from its adoption to its end
 
-    def _adopt(self, step: int, generation: Generation, change: Change) -> Generation:
+    def _adopt(self, step: int, generation: Generation, rows: Sequence[Any], change: Change) -> Generation:
         if generation.number != change["generation"]:
             self._refuse(step, change, f"it was tried under generation {change['generation']}, and the current one is "
                                        f"{generation.number}")
             return generation
-        generation = self._changed(step, generation, change, 1)
+        checkpoint = self._config.checkpoint
+        weights = watch.undamaged(rows, change.get("worn", 0), checkpoint.every, checkpoint.keep)
+        generation = self._changed(step, generation, change, 1, weights)
         generation.write(self._folder)
-        change |= {"status": "live", "since": step, "saved": step - 1}
+        change |= {"status": "live", "since": step, "saved": weights or step - 1}
+        self._weights_gone(weights)
         self._records.note(step, "adopted", id=change["id"], **self._effective(generation, change["changes"]))
         self._say(f"update {step}: change {change['id']} is adopted as generation {generation.number}: {told(change)}")
         return generation
@@ -170,8 +174,7 @@ class Coevolution:
         weights = 0
         if any(trigger.damage or (change["owner"] == "rl" and not trigger.hard) for trigger in triggers):
             weights = change["saved"]
-            for other in self._with("live"):   # the weights that it began with are gone
-                other["saved"] = min(other["saved"], weights)
+            self._weights_gone(weights)
         if back:
             generation = self._changed(step, generation, change, 0, weights)
             generation.write(self._folder)
@@ -182,6 +185,11 @@ class Coevolution:
                            **self._effective(generation, change["changes"]))
         self._say(f"update {step}: change {change['id']} is {'taken back' if back else 'kept'} ({verdict.result}): {reason}")
         return generation
+
+    def _weights_gone(self, back: int) -> None:
+        """What other live changes began with is gone where older weights come back; 0: none do."""
+        for other in self._with("live"):
+            other["saved"] = min(other["saved"], back or other["saved"])
 
     def _judge_canary(self, step: int, change: Change, control: Sequence[Any]) -> None:
         stage = canary.compare(self._tried, control)
@@ -300,7 +308,7 @@ class Coevolution:
             "rules": proposal.rules, "old_rules": generation.rules if proposal.rules else "",
             "task_mix": {name: [mix[name], share] for name, share in proposal.task_mix.items() if name in mix},
             "moves": list(decision.moves), "generation": generation.number, "rewards_changed": decision.rewards_changed,
-            "prediction": dataclasses.asdict(proposal.prediction),
+            "prediction": dataclasses.asdict(proposal.prediction), "worn": _worn(proposal.diagnosis),
             "ttl": min(max(proposal.ttl_updates, meta.ttl_least), meta.ttl_most)}
 
     def _sources(self, step: int, state: LearnerState, generation: Generation, rows: Sequence[Any]) -> Sources:
@@ -353,3 +361,8 @@ class Coevolution:
 
     def _swaps_left(self) -> int:
         return self._config.meta.swaps - len(self._with("live", "kept", "rolled_back"))
+
+
+def _worn(found: Diagnosis) -> int:
+    """The first update of what speaks for steps that wear the policy itself; 0 for any other fault."""
+    return min((item.first for item in found.evidence), default=0) if found.fault in WEARING else 0

@@ -106,12 +106,19 @@ def patch(tree: Any, changes: Mapping[str, float]) -> Any:
     return tree
 
 
-def outside_trust(tree: Any, changes: Mapping[str, float]) -> list[str]:
-    """One sentence for each change that is larger than one swap may make; empty when all are within."""
+def outside_trust(tree: Any, changes: Mapping[str, float], first: Mapping[str, float] = {}) -> list[str]:
+    """One sentence for each change that is larger than one swap may make; empty when all are within.
+
+    Args:
+      first: {path: the value that the run began with}: a step towards it, and not beyond it, is never too large.
+    """
     known = specs(tree)
     complaints = []
     for path, value in changes.items():
         spec, new, old = known.get(path), float(_checked(known, path, value)), float(get(tree, path))
+        home = float(np.float32(first.get(path, old)))
+        if min(old, home) <= new <= max(old, home):
+            continue
         if spec.log:
             if old <= 0 or new <= 0 or abs(math.log(new / old)) > math.log(spec.trust) + 1e-6:
                 complaints.append(f"{path}: {old:g} -> {new:g} is more than a factor {spec.trust:g} in one swap")

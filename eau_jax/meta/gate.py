@@ -189,11 +189,11 @@ def _scope(proposal: Proposal, context: Context) -> Stage:
 
 
 def _knobs(proposal: Proposal, context: Context) -> Stage:
-    """Known, within bounds and trust region, and really other values."""
+    """Known, within bounds and trust region or on the way back to the run's first values, and really other values."""
     tree = context.current.knobs
     try:
         after, before = knob.values(knob.patch(tree, proposal.changes)), knob.values(tree)
-        complaints = knob.outside_trust(tree, proposal.changes)
+        complaints = knob.outside_trust(tree, proposal.changes, knob.values(context.first.knobs))
     except (KnobError, OverflowError) as error:
         return Stage("knobs", False, f"{error}. What is no knob is fixed for a run")
     for path in proposal.changes:

@@ -85,7 +85,7 @@ def complaints(proposal: Proposal, view: Path) -> list[str]:
     if proposal.count > MOST_CHANGES:
         wrong.append(f"it makes {proposal.count} changes; allowed: {MOST_CHANGES}, rules and task mix counted as one each")
     for path, value in proposal.changes.items():
-        wrong += _knob(path, value, schema, current["values"])
+        wrong += _knob(path, value, schema, current)
     if proposal.task_mix and proposal.task_mix.keys() != current["task_mix"].keys():
         wrong.append(f"task_mix names {', '.join(proposal.task_mix)}; every bucket is named once, and the buckets are "
                      f"{', '.join(current['task_mix']) or 'none: the tasks of this run have no buckets'}")
@@ -128,15 +128,18 @@ def _python(python: Any, current: Mapping[str, Any], features: Sequence[str]) ->
     return []
 
 
-def _knob(path: str, value: float, schema: Mapping[str, Mapping[str, Any]], values: Mapping[str, float]) -> list[str]:
+def _knob(path: str, value: float, schema: Mapping[str, Mapping[str, Any]], current: Mapping[str, Any]) -> list[str]:
     if path not in schema:
         close = difflib.get_close_matches(path, schema, n=1)
         return [f"unknown knob {path!r}; " + (f"did you mean {close[0]!r}?" if close else "see view/knobs/schema.json")]
-    spec, old = schema[path], values[path]
+    spec, old = schema[path], current["values"][path]
+    first = current.get("first", {}).get(path, old)
     if not spec["low"] <= value <= spec["high"]:
         return [f"{path} = {value:g} is out of range; allowed: {spec['low']:g} to {spec['high']:g} ({spec['doc']})"]
     if spec["integer"] and value != int(value):
         return [f"{path} = {value:g} is not a whole number"]
+    if min(old, first) <= value <= max(old, first):   # back to what the run began with
+        return []
     if spec["log"] and (old <= 0 or value <= 0 or abs(math.log(value / old)) > math.log(spec["trust"]) + 1e-6):
         return [f"{path}: {old:g} -> {value:g} is more than a factor {spec['trust']:g} in one swap"]
     if not spec["log"] and abs(value - old) > spec["trust"] * (1 + 1e-6):

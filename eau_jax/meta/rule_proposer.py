@@ -23,7 +23,7 @@ from eau_jax.core import knobs as knob
 from eau_jax.meta import moves, watch
 from eau_jax.meta.proposal import Batch, Diagnosis, Evidence
 from eau_jax.meta.proposer import Budget, Proposer, View
-from eau_jax.meta.scene import Move, Scene, tree
+from eau_jax.meta.scene import Move, Scene, homeward, tree
 
 FRESH = 5   # updates of the generation in force that a diagnosis needs: the window of most detectors
 
@@ -80,7 +80,7 @@ def decide(scene: Scene, past: Sequence[Past]) -> Batch:
     why_not = _waits(scene)
     if why_not:
         return Batch("empty", diagnosis=scene.diagnosis, agent={"name": "rules", "said": why_not})
-    for move in moves.table(scene):
+    for move in (homeward(scene, move) for move in moves.table(scene)):
         if move.changes_anything and not _blocked(scene, past, move):
             return Batch("ok", (_text(scene, move),), scene.diagnosis, {"name": "rules", "said": move.why})
     said = "nothing is wrong" if scene.diagnosis.owner == "none" else (
@@ -114,7 +114,7 @@ def _blocked(scene: Scene, past: Sequence[Past], move: Move) -> bool:
 def _outside(scene: Scene, changes: Mapping[str, float]) -> list[str]:
     """What `core.knobs` says against bounds and trust regions."""
     try:
-        return knob.outside_trust(tree(scene.specs, scene.values), changes)
+        return knob.outside_trust(tree(scene.specs, scene.values), changes, scene.first)
     except knob.KnobError as error:
         return [str(error)]
 

@@ -96,6 +96,15 @@ def plus(scene: Scene, path: str, amount: float, low: float = -math.inf, high: f
     return to(scene, path, max(min(old + amount, max(high, old)), min(low, old)))
 
 
+def homeward(scene: Scene, move: Move) -> Move:
+    """The move, where one of its steps goes towards the value that the run began with all the way to it: that value is known
+    to work, and a step to it may be of any size."""
+    def there(path: str, new: float) -> float:
+        old, first = scene.values[path], scene.first.get(path, scene.values[path])
+        return first if (first - old) * (new - old) > 0 and abs(first - old) > abs(new - old) else new
+    return dataclasses.replace(move, changes={path: there(path, new) for path, new in move.changes.items()})
+
+
 def tree(specs: Mapping[str, Spec], values: Mapping[str, float]) -> Any:
     """A knob tree with these specs and values, for the functions of `core.knobs`."""
     nested: dict[str, Any] = {}

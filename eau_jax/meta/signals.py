@@ -251,6 +251,12 @@ def _farmed(rows: Rows) -> float:
     return 0.0 if rank >= RANKED or success > 1.0 else slope(column(rows[-20:], "rollout/return_mean"))
 
 
+def _rank_share(rows: Rows) -> float:
+    """The correlation of return and success as a share of what it was at the start; 1 where success rises."""
+    share = _of_start(rows, "meta/return_rank")
+    return max(share, 1.0) if slope(column(rows[-10:], "rollout/success_rate")) > STEEP else share
+
+
 def _degenerate(rows: Rows) -> float:
     """Rise of the share of degenerate turns above the lowest mean of 5 updates."""
     values = column(rows, "meta/degenerate")
@@ -317,6 +323,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("solved_groups", "all_easy", 0.6, metric("meta/solved_groups")),                                          # P
     Detector("farmed", "farmed_shaping", 3.0, _farmed, need=1, of=1, own=True),
     Detector("return_rank", "farmed_shaping", RANKED, metric("meta/return_rank"), below=True),
+    Detector("return_rank_share", "farmed_shaping", 0.7, _rank_share, below=True),                                     # P
     Detector("degenerate", "degenerate_output", 0.05, _degenerate),
     Detector("helped", "", 0.3, _helped),                                                                              # P
     Detector("task_information", "", 0.5, _left("meta/task_information"), below=True),                                 # P

@@ -26,6 +26,7 @@ FLOOR = 0.9                # quantile of the differences between windows without
 OUTSIDE = ("infra", "leak")      # what a policy is not the worse for
 TRIAL, TRIAL_AFTER = 0.5, 3      # of a change that no canary has shown: share of the room, updates that are judged
 GRADIENT, ENTROPY = 5.0, 0.5     # of such a change: as a multiple of what they were
+WORN = 1.5                 # standard errors by which success has fallen where large steps have worn the policy
 LOCK = 50                  # updates for which a move is locked after two rollbacks
 Row = Mapping[str, Any]
 ON_TRIAL = Stage(
@@ -101,6 +102,23 @@ def hard(rows: Sequence[Row], since: int, rewards_changed: bool = False, trial: 
                                        f"allowed: {max(limit, usual + max(rise, noise)):.3g}", True, name not in OUTSIDE))
     found += _learning(earlier, later, since) if trial else []
     return found + ([] if rewards_changed else _jump(earlier, later, since))
+
+
+def undamaged(rows: Sequence[Row], worn: int, every: int, keep: int) -> int:
+    """The update whose weights a policy goes back to that steps too large have worn: the newest of the last `keep`
+    checkpoints, one every `every` updates, from before update `worn`. 0: there is none, or success has not fallen since, by
+    more than WORN standard errors against the BEFORE updates before it."""
+    last = int(rows[-1]["step"]) if rows else 0
+    newest = (worn - 1) // every * every
+    if newest < 1 or newest <= last - keep * every:
+        return 0
+    sides = [[Anchor(row["step"], row["rollout/success_rate"], int(_value(row, "rollout/episodes")))
+              for row in side if _finite(row.get("rollout/success_rate"))]
+             for side in ([row for row in rows if row["step"] < worn][-BEFORE:], [row for row in rows if row["step"] >= worn])]
+    if not all(sides):
+        return 0
+    (before, error_before), (after, error_after) = map(_rate, sides)
+    return newest if before - after > WORN * math.hypot(error_before, error_after) else 0
 
 
 def _learning(earlier: Sequence[Row], later: Sequence[Row], since: int) -> list[Trigger]:

@@ -76,6 +76,14 @@ def test_trust_region(changes, outside):
     assert bool(knobs.outside_trust(TREE, changes)) == outside
 
 
+@pytest.mark.parametrize("value, outside", [(1e-3, True), (5e-4, False), (3e-4, False), (1e-4, False), (0.9e-4, True)])
+def test_the_way_back_to_the_first_value_is_open(value, outside):
+    """From 1e-3, whose factor is 2 at a time, to the 1e-4 that the run began with; not beyond it, and not the other way."""
+    first = {"rl.optimizer.learning_rate": 1e-4}
+    tree = knobs.patch(TREE, {"rl.optimizer.learning_rate": 4e-4} if value == 1e-3 else {})
+    assert bool(knobs.outside_trust(tree, {"rl.optimizer.learning_rate": value}, first)) == outside
+
+
 def test_every_swap_runs_the_same_trace():
     @jax.jit
     @chex.assert_max_traces(n=1)

@@ -118,6 +118,16 @@ def test_bounds_and_steps_are_those_of_the_trainer(view, value):
     assert hand_in(view, proposal(changes=changes))[0] == right
 
 
+def test_the_way_back_to_the_first_value_is_open(view):
+    """In one step, which is larger than one swap may make otherwise; not beyond."""
+    path = view.folder / "knobs/current.json"
+    path.chmod(0o644)
+    now = json.loads(path.read_text())
+    path.write_text(json.dumps(now | {"first": {"env.max_turns": 60}}))
+    assert hand_in(view, proposal(changes={"env.max_turns": 60}))[0]
+    assert not hand_in(view, proposal(changes={"env.max_turns": 61}))[0]
+
+
 def test_a_notification_is_not_answered(view):
     assert answer({"jsonrpc": "2.0", "method": "tools/list"}, view.folder, view.inbox, 1) is None
 

@@ -142,6 +142,20 @@ def test_more_turns_where_they_were_shown_to_help(tmp_path):
     assert change(propose(view(tmp_path, knobs=few, fault="too_few_turns"), Budget()), few).changes == {"env.max_turns": 4}
 
 
+def test_a_step_towards_the_first_value_goes_all_the_way(tmp_path):
+    """A learning rate twenty times as high as the run's first one goes back at once, and no further than to it."""
+    fast = swapped(**{RATE.replace(".", "__"): 2e-2})
+    seen = view(tmp_path / "a", knobs=fast, fault="large_updates", first=knob.values(KNOBS))
+    proposal = parse(propose(seen, Budget()).texts[0], "p1", "rules")
+    assert proposal.changes == {RATE: pytest.approx(1e-3), "rl.policy_loss.clip_high": 0.23}
+    assert knob.outside_trust(fast, proposal.changes) and not knob.outside_trust(fast, proposal.changes, knob.values(KNOBS))
+    slow = view(tmp_path / "b", fault="large_updates", first=knob.values(fast))   # it was higher at first: the usual step
+    assert change(propose(slow, Budget())).changes[RATE] == 5e-4
+    near = swapped(**{RATE.replace(".", "__"): 1.2e-3})                           # half is below the first value: as usual
+    proposal = change(propose(view(tmp_path / "c", knobs=near, fault="large_updates", first=knob.values(KNOBS)), Budget()), near)
+    assert proposal.changes[RATE] == pytest.approx(6e-4)
+
+
 def test_a_swinging_critic_learns_more_slowly(tmp_path):
     proposal = change(propose(view(tmp_path, fault="weak_critic", seen=SWINGING), Budget()))
     assert proposal.changes == {CRITIC: 5e-4}

@@ -86,6 +86,9 @@ CASES = {
                None,
                rows(20, rollout__return_mean=lambda p: p + (-1) ** p, rollout__success_rate=RISING, meta__return_rank=0.1),
                last("rollout/return_mean")),
+    "return_rank_share": (rows(14, meta__return_rank=[0.9] * 5 + [0.45] * 9, **FEW), 0.5,
+                          rows(14, meta__return_rank=[0.9] * 5 + [0.45] * 9, rollout__success_rate=RISING),
+                          last("meta/return_rank")),
     "degenerate": (rows(12, meta__degenerate=[0.1, 0.0, 0.04, 0.02, 0.04, 0.0] + [0.14] * 6), 0.12,   # above the mean 0.02
                    rows(12, meta__degenerate=[0.04] * 6 + [0.08] * 6), last("meta/degenerate")),
     "helped": (rows(5, meta__helped_gap=0.7, meta__helped_gap_se=0.1), 0.5,

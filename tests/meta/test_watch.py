@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eau_jax.meta.proposal import Prediction
-from eau_jax.meta.watch import Anchor, Past, cooldowns, hard, judge, lockouts, moves, noise_floor, soft
+from eau_jax.meta.watch import Anchor, Past, cooldowns, hard, judge, lockouts, moves, noise_floor, soft, undamaged
 
 SINCE = 21
 BASE = {"rollout/success_rate": 0.5, "rollout/episodes": 64.0, "rollout/return_mean": 1.0, "rollout/infra_rate": 0.0,
@@ -186,3 +186,22 @@ def test_lockouts_and_cooldowns():
     assert lockouts(past) == {"env.max_turns up": 73}
     assert lockouts(past[1:]) == {}
     assert cooldowns(past, 10) == {"env.max_turns": 40, "env.patience": 33, "rules": 50}
+
+
+@pytest.mark.parametrize("worn, after, success, back", [
+    (21, 5, 0.30, 20),     # the newest checkpoint of before update 21, of 15, 20 and 25
+    (20, 5, 0.30, 15),     # update 20 is worn itself
+    (16, 5, 0.30, 15),
+    (14, 5, 0.30, 0),      # the checkpoint of update 10 has been dropped
+    (21, 5, 0.49, 0),      # success has not fallen: by less than 1.5 standard errors
+    (21, 0, 0.30, 0),      # nothing is known of what came after
+    (0, 5, 0.30, 0),       # no fault that wears a policy
+])
+def test_weights_of_before_the_damage(worn, after, success, back):
+    assert undamaged(rows(after=after, rollout_success_rate=success), worn, every=5, keep=3) == back
+
+
+def test_a_run_without_a_checkpoint_of_before_keeps_its_weights():
+    early = [row | {"step": row["step"] - 19} for row in rows(rollout_success_rate=0.1)][16:]   # from update -2 on
+    assert undamaged([row for row in early if row["step"] > 0], 3, every=5, keep=3) == 0
+    assert undamaged([], 3, every=5, keep=3) == 0
