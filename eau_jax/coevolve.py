@@ -31,7 +31,7 @@ from eau_jax.meta.attribution import Experiment, Result, attribute
 from eau_jax.meta.gate import Context, Decision, Limits, gate
 from eau_jax.meta.invariants import AGENTS, player
 from eau_jax.meta.lanes import lanes
-from eau_jax.meta.measure import measure
+from eau_jax.meta.measure import bucket_shares, measure
 from eau_jax.meta.proposal import Diagnosis, Prediction, is_fixed
 from eau_jax.meta.proposer import Budget
 from eau_jax.meta.replay_gate import Settings
@@ -126,7 +126,7 @@ class Coevolution:
         if self._off:
             return {}
         meta, records = self._config.meta, list(read_lines(self._folder.path / "episodes" / f"{step}.jsonl"))
-        metrics = measure(records, step)
+        metrics = measure(records, step) | bucket_shares(records, self._buckets())
         if generation.step == step:
             self._read_back(step, generation, records)
         for change in self._with("canary"):
@@ -352,9 +352,11 @@ class Coevolution:
             live={change["owner"]: change["id"] for change in self._with("live", "deferred")},
             cooldowns=watch.cooldowns(past, meta.cooldown), lockouts=watch.lockouts(past),
             swaps_left=1 if meta.between_runs else self._swaps_left(),
-            episodes=self._records.recent(step), rows=rows, buckets={
-                self._parts.train.tasks[row].id: name for name, found in self._parts.buckets.items() for row in found},
-            limits=Limits(meta.blast, meta.fixed), python=self._python)
+            episodes=self._records.recent(step), rows=rows, buckets=self._buckets(), limits=Limits(meta.blast, meta.fixed), python=self._python)
+
+    def _buckets(self) -> dict[str, str]:
+        """{task: its bucket}, the easiest first."""
+        return {self._parts.train.tasks[row].id: name for name, found in self._parts.buckets.items() for row in found}
 
     def _with(self, *statuses: str) -> list[Change]:
         return [change for change in self._changes if change["status"] in statuses]

@@ -18,7 +18,7 @@ ALARM, MORE = 0.6, 0.1       # confidence of one alarm, and of each further one 
 HINT = 0.7                   # of a fault that a test points to without an alarm
 REFUTED = 0.4                # factor after a test that speaks against it
 DIRECT = frozenset(("infra_rate", "coverage", "leaks", "role_flip", "tool_differs", "outcome_differs", "version_lag",
-                    "persona_shift"))
+                    "persona_shift", "hardest_share", "easiest_share"))
 """Signals that need no test: each counts what cannot be without the fault."""
 
 

@@ -72,6 +72,19 @@ def measure(records: Sequence[Record], step: int) -> dict[str, float]:
     return {f"meta/{name}": float(value) for name, value in out.items()}
 
 
+def bucket_shares(records: Sequence[Record], buckets: Mapping[str, str]) -> dict[str, float]:
+    """meta/easiest_share and meta/hardest_share: of the usable episodes, those of tasks of the first bucket and of the last.
+
+    Args:
+      buckets: {task: its bucket}, tasks of the easiest bucket first; with fewer than two buckets nothing is counted.
+    """
+    order = list(dict.fromkeys(buckets.values()))
+    found = [buckets.get(record["task"]) for record in records if record["stop"] != "infra_error"]
+    if len(order) < 2 or not found:
+        return {}
+    return {"meta/easiest_share": found.count(order[0]) / len(found), "meta/hardest_share": found.count(order[-1]) / len(found)}
+
+
 def _groups(usable: Sequence[Record]) -> dict[str, float]:
     by_task = collections.defaultdict(list)
     for record in usable:

@@ -39,6 +39,7 @@ PROGRESSING = 0.5    # share of the cut episodes that were progressing, from whi
 BINDING = 0.5        # of the limit of turns: successes that need less have turns to spare
 RANKED = 0.3         # correlation of return and success below which the return may be farmed
 GAP_FLOOR = 1e-3     # nats: a gap between sampler and learner below this is rounding
+GROWN = 0.2           # by which a share has grown where it is another one than at the start
 STEEP = 2.0          # standard errors from which a slope is one
 
 
@@ -257,6 +258,17 @@ def _rank_share(rows: Rows) -> float:
     return max(share, 1.0) if slope(column(rows[-10:], "rollout/success_rate")) > STEEP else share
 
 
+def _grown(name: str) -> Callable[[Rows], float]:
+    """A share, where it is by GROWN above what it was at the start; else 0."""
+    def share(rows: Rows) -> float:
+        values = column(rows, name)
+        values = values[np.isfinite(values)]
+        if len(values) <= START or math.isnan(number(rows[-1], name)):
+            return math.nan
+        return float(values[-1]) if values[-1] > values[:START].mean() + GROWN else 0.0
+    return share
+
+
 def _degenerate(rows: Rows) -> float:
     """Rise of the share of degenerate turns above the lowest mean of 5 updates."""
     values = column(rows, "meta/degenerate")
@@ -321,6 +333,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("dead", "all_hard", 0.01, _dead, need=5, below=True),
     Detector("unsolved_groups", "all_hard", 0.6, metric("meta/unsolved_groups")),                                      # P
     Detector("solved_groups", "all_easy", 0.6, metric("meta/solved_groups")),                                          # P
+    Detector("hardest_share", "all_hard", 0.9, _grown("meta/hardest_share")),                                          # P
+    Detector("easiest_share", "all_easy", 0.9, _grown("meta/easiest_share")),                                          # P
     Detector("farmed", "farmed_shaping", 3.0, _farmed, need=1, of=1, own=True),
     Detector("return_rank", "farmed_shaping", RANKED, metric("meta/return_rank"), below=True),
     Detector("return_rank_share", "farmed_shaping", 0.7, _rank_share, below=True),                                     # P

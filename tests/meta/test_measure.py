@@ -6,7 +6,7 @@ import pytest
 from series import episode, turn
 
 from eau_jax.meta import measure as module
-from eau_jax.meta.measure import measure
+from eau_jax.meta.measure import bucket_shares, measure
 
 
 def of(name, *records, step=1):
@@ -18,6 +18,15 @@ def test_groups():
     records = [episode(turn(), task=task, score=score, success=task == "c") for task, score in scores]
     assert of("group_std", *records) == pytest.approx(0.2 / 4)                  # 0.2, 0, 0, 0; a group of one does not count
     assert of("unsolved_groups", *records) == pytest.approx(1 / 4) and of("solved_groups", *records) == pytest.approx(1 / 4)
+
+
+def test_shares_of_the_easiest_and_the_hardest_bucket():
+    buckets = {"a": "easy", "b": "easy", "c": "medium", "d": "hard"}
+    played = [{"task": task, "stop": "finished"} for task in "aabcddd"] + [{"task": "d", "stop": "infra_error"}]
+    assert bucket_shares(played, buckets) == {"meta/easiest_share": 3 / 7, "meta/hardest_share": 3 / 7}
+    assert bucket_shares(played[:3], buckets) == {"meta/easiest_share": 1.0, "meta/hardest_share": 0.0}
+    assert bucket_shares(played, {}) == measure.bucket_shares([], buckets) == {}
+    assert bucket_shares(played, {"a": "one", "d": "one"}) == {}, "one bucket has no ends"
 
 
 def test_infrastructure_errors_are_left_out_of_everything_but_coverage():
