@@ -25,7 +25,7 @@ def test_shares_of_the_easiest_and_the_hardest_bucket():
     played = [{"task": task, "stop": "finished"} for task in "aabcddd"] + [{"task": "d", "stop": "infra_error"}]
     assert bucket_shares(played, buckets) == {"meta/easiest_share": 3 / 7, "meta/hardest_share": 3 / 7}
     assert bucket_shares(played[:3], buckets) == {"meta/easiest_share": 1.0, "meta/hardest_share": 0.0}
-    assert bucket_shares(played, {}) == measure.bucket_shares([], buckets) == {}
+    assert bucket_shares(played, {}) == bucket_shares([], buckets) == {}
     assert bucket_shares(played, {"a": "one", "d": "one"}) == {}, "one bucket has no ends"
 
 
