@@ -30,7 +30,8 @@ def none(config: Config) -> Config:
 
 
 def generic(config: Config) -> Config:
-    return replace(_with_epsilon(config, 0.0), {"meta": _between(config.meta, fixed=("user",), causal_tests=False)})
+    untested = {"causal_tests": False, "scripted_episodes": Meta().scripted_episodes}
+    return replace(_with_epsilon(config, 0.0), {"meta": _between(config.meta, fixed=("user",), **untested)})
 
 
 def cross_run(config: Config) -> Config:

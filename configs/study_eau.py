@@ -25,7 +25,7 @@ from eau_jax.users.noisy import fickle, noisy
 CONFIGS = Path(__file__).parent
 BAD = {"drift": 0.3, "leave": 0.1}              # of what he decides, whoever words it
 OTHER = noisy._replace(name="noisy_other", knobs=noisy.knobs.replace(drift=0.2, leave=0.04, paraphrase=0.9, leak=0.0))
-META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16, anchor_every=6)
+META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16, anchor_every=6, scripted_episodes=16)
 
 
 def whole(name: str, bucket) -> Config:
@@ -33,6 +33,7 @@ def whole(name: str, bucket) -> Config:
     is 48 episodes."""
     base = load_config(str(CONFIGS / f"{name}.py"))
     return replace(base, {"rollout.tasks": 12, "rollout.slots": 48, "learn.minibatches": 2, "meta": META,
+                          "sft.persona_mix": 1.0,
                           "model.vocab_size": 1024, "model.d_model": 80, "model.d_ff": 192,
                           "user": mixture(fickle, noisy), "eval.user": OTHER, "tasks.bucket": bucket,
                           "knobs": {**base.knobs, "user.epsilon": 0.5, "user.first.persona_mix": 1.0,

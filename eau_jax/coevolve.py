@@ -41,7 +41,8 @@ from eau_jax.meta.snapshot import Sources
 from eau_jax.progress import Watch
 
 TASKS = 32      # training tasks on which scripted agents try a change
-HOLD = 30       # updates for which the result of a causal test holds, within one generation
+HOLD = 30       # updates for which the result of a causal test holds: what the policy played within one generation, what
+                # scripts played as long as the environment's knobs are the same
 OWNED = {"user": Experiment.SYMBOLIC_USER, "env": Experiment.MORE_TURNS}   # causal tests that only tell something of them
 WEARING = ("large_updates", "gradient_spikes")   # faults that leave the policy worse than it was
 TRIES = 3       # canaries of a change of which nothing can be told
@@ -317,11 +318,12 @@ class Coevolution:
         signals = tuple(signal for signal in detect(rows, self._limits) if signal.owner not in fixed)
         results = {Experiment(name): Result(**kept["result"] | {"experiment": Experiment(name)})
                    for name, kept in self._results.items()
-                   if kept["generation"] == generation.number and step - kept["step"] < HOLD}
+                   if step - kept["step"] < HOLD and _holds(Experiment(name), kept, generation)}
         if self._config.meta.causal_tests:
             play = self._beside.play(step, state, generation)
-            found, after = causal.investigate(signals, results, play, self._limits, step, self._untested)
-            fresh = {test.value: {"step": step, "generation": generation.number,
+            found, after = causal.investigate(signals, results, play, self._limits, step, self._untested,
+                                              self._config.meta.scripted_episodes)
+            fresh = {test.value: {"step": step, "generation": generation.number, "world": _world(generation),
                                   "result": plain(result._asdict() | {"experiment": test.value})}
                      for test, result in after.items() if test not in results}
             self._results = {name: kept for name, kept in self._results.items() if Experiment(name) in results} | fresh
@@ -368,3 +370,13 @@ class Coevolution:
 def _worn(found: Diagnosis) -> int:
     """The first update of what speaks for steps that wear the policy itself; 0 for any other fault."""
     return min((item.first for item in found.evidence), default=0) if found.fault in WEARING else 0
+
+
+def _world(generation: Generation) -> dict[str, float]:
+    """What scripted agents play under: the environment's knobs."""
+    return knob.values({"env": generation.knobs["env"]})
+
+
+def _holds(test: Experiment, kept: Mapping[str, Any], generation: Generation) -> bool:
+    """Whether what a causal test has found is also true of this generation."""
+    return kept["generation"] == generation.number or (test in causal.BY_SCRIPT and kept.get("world") == _world(generation))

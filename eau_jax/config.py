@@ -257,12 +257,15 @@ class Sft:
     """step size of the fine-tuning"""
     expert_share: float = 0.0
     """share of the scripted episodes played by the environment's expert; its novice plays the rest"""
+    persona_mix: float = 0.0
+    """share of the tasks whose user words his replies in a manner of his own in the scripted episodes (`users.symbolic`)"""
 
     def __post_init__(self):
         at_least(self, 0, "steps", "learning_rate", "min_score", "per_task", "recent")
         at_least(self, 1, "episodes", "batch")
-        if not 0 <= self.expert_share <= 1:
-            raise ConfigError(f"sft.expert_share = {self.expert_share} is out of range; allowed: 0 to 1")
+        for name in ("expert_share", "persona_mix"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"sft.{name} = {getattr(self, name)} is out of range; allowed: 0 to 1")
         for name, allowed in (("source", ("scripted", "rollouts", "dialogues")), ("role", ("agent", "user"))):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"sft.{name} = {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
@@ -358,6 +361,9 @@ class Meta:
     """take rules of the user in Python too: a function of a few features, which a process of its own turns into a list"""
     causal_tests: bool = True
     """play what tells one cause from another before a diagnosis is made"""
+    scripted_episodes: int = 64
+    """of each causal test in which scripts play and no model: does the environment's own solve its tasks, does one that does
+    nothing fail, does the same happen twice"""
     limits: str = ""
     """file of the detectors' limits, as written by eau_jax.meta.thresholds.save; empty: the defaults"""
     pool: str = ""
@@ -371,6 +377,7 @@ class Meta:
 
     def __post_init__(self):
         at_least(self, 1, "every", "burn_in", "swaps", "ttl_least", "canary_tasks", "anchor_every", "tokens")
+        at_least(self, 4, "scripted_episodes")
         at_least(self, 0, "cooldown", "anchor_tasks")
         at_least(self, self.ttl_least, "ttl_most")
         if set(knob.OWNERS) <= set(self.fixed):

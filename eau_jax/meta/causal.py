@@ -27,7 +27,7 @@ from eau_jax.users.rules import compile_rules
 from eau_jax.users.symbolic import symbolic
 
 COVERAGE = 0.6       # share of usable episodes that a test needs
-SCRIPTED = 64        # episodes of a test in which no model plays
+SCRIPTED = 64        # episodes of a test in which no model plays, unless told
 SWAPPED = 128        # of each arm of SYMBOLIC_USER
 LENGTHENED = 64      # episodes of MORE_TURNS
 ROOM = 4.0           # times as many turns as now, for the environment's script
@@ -53,9 +53,9 @@ class Trial:
 Play = Callable[[Trial], Sequence[Record]]   # records as of `rollout.collect.to_record`, infrastructure errors among them
 
 
-def gold_replay(play: Play, limits: Mapping[str, float], seed: int = 0) -> Result:
+def gold_replay(play: Play, limits: Mapping[str, float], seed: int = 0, scripted: int = SCRIPTED) -> Result:
     """The environment's script must solve every task, with the user out of the way and turns to spare."""
-    records, enough = _usable(play(Trial("expert", SCRIPTED, seed, own_user=True, turns=ROOM)))
+    records, enough = _usable(play(Trial("expert", scripted, seed, own_user=True, turns=ROOM)))
     value = _mean(record["success"] for record in records)
     failed = tuple(sorted({record["task"] for record in records if not record["success"]}))
     few = _few(failed, records)
@@ -64,9 +64,9 @@ def gold_replay(play: Play, limits: Mapping[str, float], seed: int = 0) -> Resul
                    "needed: {1:g}, or failures in few tasks", failed, few)
 
 
-def idle_agent(play: Play, limits: Mapping[str, float], seed: int = 0) -> Result:
+def idle_agent(play: Play, limits: Mapping[str, float], seed: int = 0, scripted: int = SCRIPTED) -> Result:
     """An agent that does nothing must not succeed."""
-    records, enough = _usable(play(Trial("idle", SCRIPTED, seed, own_user=True)))
+    records, enough = _usable(play(Trial("idle", scripted, seed, own_user=True)))
     value = _mean(record["success"] for record in records)
     won = tuple(sorted({record["task"] for record in records if record["success"]}))
     return _result(Experiment.IDLE_AGENT, value > limits["idle_success"], "broken_checker_positive", value,
@@ -74,10 +74,10 @@ def idle_agent(play: Play, limits: Mapping[str, float], seed: int = 0) -> Result
                    "allowed: {1:g}", won)
 
 
-def repeat(play: Play, limits: Mapping[str, float], seed: int = 0) -> Result:
+def repeat(play: Play, limits: Mapping[str, float], seed: int = 0, scripted: int = SCRIPTED) -> Result:
     """The same episodes twice, and several of each task. What follows from the same conversation must be the same: where it
     is not, it is the checker if rewards or success differ, and a tool if replies do."""
-    trial = Trial("expert", SCRIPTED, seed, own_user=True, group=4)
+    trial = Trial("expert", scripted, seed, own_user=True, group=4)
     first, enough = _usable(play(trial))
     second, again = _usable(play(trial))
     pairs = _pairs(first, second)
@@ -136,17 +136,25 @@ def more_turns(play: Play, limits: Mapping[str, float], seed: int = 0) -> Result
                    f"turns again; needed: {{1:g}}, or {limits['turns_gain']:g} of all episodes, of which {gain:.3f} do")
 
 
-EXPERIMENTS: Mapping[Experiment, Callable[..., Result]] = {
-    Experiment.GOLD_REPLAY: gold_replay, Experiment.IDLE_AGENT: idle_agent, Experiment.REPEAT: repeat,
+BY_SCRIPT: Mapping[Experiment, Callable[..., Result]] = {   # under the environment's own user: whatever the run's one is
+    Experiment.GOLD_REPLAY: gold_replay, Experiment.IDLE_AGENT: idle_agent, Experiment.REPEAT: repeat}
+BY_POLICY: Mapping[Experiment, Callable[..., Result]] = {
     Experiment.SYMBOLIC_USER: symbolic_user, Experiment.MORE_TURNS: more_turns}
 
 
 def investigate(signals: Sequence[Signal], results: Mapping[Experiment, Result], play: Play, limits: Mapping[str, float],
-                seed: int = 0, without: Collection[Experiment] = ()) -> tuple[Attribution, dict[Experiment, Result]]:
-    """Runs what the attribution asks for until it asks for nothing. Returns it, and all results."""
+                seed: int = 0, without: Collection[Experiment] = (),
+                scripted: int = SCRIPTED) -> tuple[Attribution, dict[Experiment, Result]]:
+    """Runs what the attribution asks for until it asks for nothing. Returns it, and all results.
+
+    Args:
+      scripted: episodes of a test in which no model plays.
+    """
     results = dict(results)
     while (found := attribute(signals, results, without)).test is not None:
-        results[found.test] = EXPERIMENTS[found.test](play, limits, seed)
+        test = found.test
+        results[test] = (BY_SCRIPT[test](play, limits, seed, scripted) if test in BY_SCRIPT else
+                         BY_POLICY[test](play, limits, seed))
     return found, results
 
 

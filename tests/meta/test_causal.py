@@ -16,7 +16,7 @@ from eau_jax.envs.gyms.function import function
 from eau_jax.envs.gyms.intention import intention
 from eau_jax.meta import causal
 from eau_jax.meta.attribution import Experiment
-from eau_jax.meta.causal import EXPERIMENTS, Trial, investigate, player
+from eau_jax.meta.causal import BY_POLICY, BY_SCRIPT, Trial, investigate, player
 from eau_jax.meta.thresholds import DEFAULTS
 from eau_jax.rollout.agent import Agent, demonstrator
 from eau_jax.rollout.episode import Budgets, Pinned
@@ -30,7 +30,7 @@ STONES = 'default = "WITHHOLD"'
 
 @pytest.fixture(autouse=True)
 def few_episodes(monkeypatch):
-    for name, count in (("SCRIPTED", 16), ("SWAPPED", 24), ("LENGTHENED", 16)):
+    for name, count in (("SWAPPED", 24), ("LENGTHENED", 16)):
         monkeypatch.setattr(causal, name, count)
 
 
@@ -71,22 +71,22 @@ def broken(env, how):
 @pytest.mark.parametrize("env", [intention, function], ids=lambda env: env.name)
 def test_a_sound_world_passes_every_scripted_test(env):
     for test in (causal.gold_replay, causal.idle_agent, causal.repeat):
-        found = test(play(env, max_turns=2, rules=STONES), DEFAULTS)      # neither user nor limit is in the way
+        found = test(play(env, max_turns=2, rules=STONES), DEFAULTS, scripted=16)      # neither user nor limit is in the way
         assert found.confirmed is False and found.tasks == () and found.episodes == 16 and found.value in (0.0, 1.0)
 
 
 @pytest.mark.parametrize("env", [intention, function], ids=lambda env: env.name)
 def test_a_checker_that_finds_nothing_good(env):
-    found = causal.gold_replay(play(broken(env, never)), DEFAULTS)
+    found = causal.gold_replay(play(broken(env, never)), DEFAULTS, scripted=16)
     assert found.confirmed and found.fault == "broken_checker_negative" and found.value == 0.0 and len(found.tasks) == 16
     assert "succeeds in a share of 0.000; needed: 0.99" in found.said
 
 
 @pytest.mark.parametrize("env", [intention, function], ids=lambda env: env.name)
 def test_a_checker_that_finds_everything_good(env):
-    found = causal.idle_agent(play(broken(env, always)), DEFAULTS)
+    found = causal.idle_agent(play(broken(env, always)), DEFAULTS, scripted=16)
     assert found.confirmed and found.fault == "broken_checker_positive" and found.value == 1.0
-    assert causal.gold_replay(play(broken(env, always)), DEFAULTS).confirmed is False
+    assert causal.gold_replay(play(broken(env, always)), DEFAULTS, scripted=16).confirmed is False
 
 
 @functools.cache
@@ -99,20 +99,20 @@ def one_bad(place):
 
 
 def test_few_bad_tasks_are_named_and_the_checker_is_not_blamed():
-    found = causal.gold_replay(play(one_bad(3)), DEFAULTS)
+    found = causal.gold_replay(play(one_bad(3)), DEFAULTS, scripted=16)
     assert found.confirmed is False and found.few and found.tasks == (TASKS["intention"][3].id,)
     assert found.value == pytest.approx(15 / 16)
     tree = {"env": intention.knobs, "user": symbolic.knobs, "rl": {}}
     rest = stage(one_bad(3))(Pinned(tree, compile_rules(intention.rules, intention.features), 0), frozenset({3}))
-    again = causal.gold_replay(rest, DEFAULTS)
+    again = causal.gold_replay(rest, DEFAULTS, scripted=16)
     assert again.confirmed is False and not again.few and again.value == 1.0 and again.episodes == 15
-    assert not causal.gold_replay(play(broken(intention, never)), DEFAULTS).few, "all of them: it is the checker"
+    assert not causal.gold_replay(play(broken(intention, never)), DEFAULTS, scripted=16).few, "all of them: it is the checker"
 
 
 def test_what_differs_between_repetitions():
-    tool = causal.repeat(play(broken(intention, flaky)), DEFAULTS)
+    tool = causal.repeat(play(broken(intention, flaky)), DEFAULTS, scripted=16)
     assert tool.confirmed and tool.fault == "flaky_tool" and 0 < tool.value < 1
-    checker = causal.repeat(play(broken(intention, moody)), DEFAULTS)
+    checker = causal.repeat(play(broken(intention, moody)), DEFAULTS, scripted=16)
     assert checker.confirmed and checker.fault == "broken_checker_negative"
 
 
@@ -122,7 +122,7 @@ def test_a_world_that_draws_from_elsewhere_differs_under_the_same_seed():
     def changing(trial):
         return next(plays)(trial)
 
-    found = causal.repeat(changing, DEFAULTS)
+    found = causal.repeat(changing, DEFAULTS, scripted=16)
     assert found.confirmed and found.fault == "broken_checker_negative"
 
 
@@ -175,7 +175,7 @@ def test_lost_episodes_tell_nothing():
         records = play(intention)(trial)
         return [record | {"stop": "infra_error"} for record in records[::2]] + records[1::4]
 
-    for test in EXPERIMENTS.values():
+    for test in (BY_SCRIPT | BY_POLICY).values():
         found = test(lossy, DEFAULTS)
         assert found.confirmed is None and "too many episodes failed" in found.said
 
@@ -192,13 +192,24 @@ def test_an_agent_that_is_away_is_infrastructure():
 
 
 def test_investigating_ends_with_the_cause():
-    found, results = investigate([], {}, play(broken(intention, never)), DEFAULTS)
+    found, results = investigate([], {}, play(broken(intention, never)), DEFAULTS, scripted=16)
     assert found.diagnosis.fault == "broken_checker_negative" and list(results) == [Experiment.GOLD_REPLAY]
-    found, results = investigate([], {}, play(intention), DEFAULTS)
+    found, results = investigate([], {}, play(intention), DEFAULTS, scripted=16)
     assert found.diagnosis.owner == "none" and set(results) == {Experiment.GOLD_REPLAY, Experiment.IDLE_AGENT,
                                                                 Experiment.REPEAT}
-    kept = investigate([], results, None, DEFAULTS)                    # what is known is not played again
+    kept = investigate([], results, None, DEFAULTS, scripted=16)                    # what is known is not played again
     assert kept[1] == results and dataclasses.asdict(kept[0].diagnosis)["fault"] == ""
+
+
+def test_scripted_tests_are_as_long_as_they_are_told_to_be():
+    asked = []
+
+    def counted(trial):
+        asked.append(trial)
+        return play(intention)(trial)
+
+    investigate([], {}, counted, DEFAULTS, scripted=8)
+    assert [(trial.agent, trial.episodes) for trial in asked] == [("expert", 8), ("idle", 8), ("expert", 8), ("expert", 8)]
 
 
 def test_reply_names_are_those_of_the_records():

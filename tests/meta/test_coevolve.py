@@ -26,6 +26,7 @@ from eau_jax.envs.gyms.intention import intention
 from eau_jax.envs.telecom import tasks as telecom_tasks
 from eau_jax.learner.checkpoint import find_step, load_params
 from eau_jax.meta import audit
+from eau_jax.meta.attribution import Experiment
 from eau_jax.meta.proposal import Batch
 from eau_jax.meta.proposer import Proposer
 from eau_jax.meta.rule_proposer import rules
@@ -370,10 +371,25 @@ def test_causal_tests_are_played_and_counted(tmp_path):
     assert record(run, "rounds/3.json")["answers"][0]["author"] == "rules"
 
 
+def test_what_a_causal_test_found_holds_while_its_world_is_the_same():
+    """Scripts play under the environment's knobs alone, the policy under everything."""
+    first = assemble.first_generation(tiny())
+    kept = {"generation": 0, "world": coevolve._world(first)}
+    learning = first.swapped(5, {"rl.policy_loss.clip_low": 0.1}, "", tiny().env)
+    harder = first.swapped(5, {"env.max_turns": 2}, "", tiny().env)
+    holds = lambda test, now: coevolve._holds(Experiment(test), kept, now)
+    assert all(holds(test.value, first) for test in Experiment)
+    assert [test.value for test in Experiment if holds(test.value, learning)] == ["gold_replay", "idle_agent", "repeat"]
+    assert not any(holds(test.value, harder) for test in Experiment)
+
+
 # --- settings -------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("changes, words", [
     ({"meta.every": 3}, "meta.every = 3 would do nothing, because meta.proposer is None"),
+    ({"meta": lambda: Meta(proposer=rules, canary_tasks=2, causal_tests=False, scripted_episodes=8)},
+     "meta.scripted_episodes = 8 would do nothing, because meta.causal_tests is False"),
+    ({"meta": lambda: Meta(proposer=rules, scripted_episodes=3)}, "scripted_episodes = 3 is out of range"),
     ({"tasks.bucket": len}, "tasks.bucket = .* would do nothing, because nothing changes the task mix"),
     ({"meta": Meta(proposer=rules)}, "meta.canary_tasks = 16, but an update has rollout.tasks = 2"),
     ({"meta": lambda: Meta(proposer=rules, canary_tasks=2, seconds=5)}, "meta.seconds = 5 would do nothing"),
