@@ -33,7 +33,6 @@ def whole(name: str, bucket) -> Config:
     is 48 episodes."""
     base = load_config(str(CONFIGS / f"{name}.py"))
     return replace(base, {"rollout.tasks": 12, "rollout.slots": 48, "learn.minibatches": 2, "meta": META,
-                          "sft.persona_mix": 1.0,
                           "model.vocab_size": 1024, "model.d_model": 80, "model.d_ff": 192,
                           "user": mixture(fickle, noisy), "eval.user": OTHER, "tasks.bucket": bucket,
                           "knobs": {**base.knobs, "user.epsilon": 0.5, "user.first.persona_mix": 1.0,
@@ -41,8 +40,9 @@ def whole(name: str, bucket) -> Config:
 
 
 def colbench() -> Config:
-    """Three quarters of the cold start, which leaves more to learn."""
-    return replace(whole("colbench_small", lambda task: f"facts_{len(task.data['facts'])}"), {"sft.steps": 600})
+    """Three quarters of the cold start, which leaves more to learn, on users of many manners: one who has only heard the
+    environment's words copies nothing out of other ones."""
+    return replace(whole("colbench_small", lambda task: f"facts_{len(task.data['facts'])}"), {"sft.steps": 600, "sft.persona_mix": 1.0})
 
 
 def arm(rl: str, ablation: str):
