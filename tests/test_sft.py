@@ -158,6 +158,18 @@ def test_recorded_episodes_are_learned_by_their_tokens_or_else_by_their_text(tmp
     assert len(exact[2]) == 1 and by_text[2][0].startswith("4 of 4 episodes have no token ids of this tokenizer")
 
 
+def test_scripted_episodes_with_users_of_many_manners(tmp_path):
+    """The same conversations in other words, which stand around those of before."""
+    parts = parts_for(tmp_path, "scripted", [])
+    plain_words, manners = ([[turn.reply_text for turn in episode.turns] for episode in start.demonstrations(
+        replace(parts.config, {"sft.persona_mix": share}), parts.train.tasks[:8],
+        parts.chat, max_tokens=4096, max_new_tokens=64)] for share in (0.0, 1.0))
+    pairs = [(before, after) for one, other in zip(plain_words, manners, strict=True)
+             for before, after in zip(one, other, strict=True) if before]
+    assert sum(before != after for before, after in pairs) > len(pairs) / 2
+    assert all(before.rstrip(".").lower() in after.lower() for before, after in pairs)
+
+
 @pytest.mark.parametrize("changes, words", [
     ({"sft.source": "rollouts", "sft.episodes": 512}, "sft.source = rollouts needs sft.files"),
     ({"sft.source": "rollouts", "sft.files": ("x",)}, "sft.episodes = 8 would do nothing, because sft.source is rollouts"),
@@ -167,6 +179,9 @@ def test_recorded_episodes_are_learned_by_their_tokens_or_else_by_their_text(tmp
      "sft.per_task = 2 would do nothing"),
     ({"sft.steps": 0, "sft.episodes": 512, "sft.batch": 32, "sft.role": "user"}, "sft.role = 'user' would do nothing"),
     ({"sft.role": "tool"}, "sft.role = 'tool'; allowed: agent, user"),
+    ({"sft.source": "rollouts", "sft.episodes": 512, "sft.files": ("x",), "sft.persona_mix": 0.5},
+     "sft.persona_mix = 0.5 would do nothing"),
+    ({"sft.persona_mix": 1.5}, "sft.persona_mix = 1.5 is out of range; allowed: 0 to 1"),
     ({"sft.recent": 2}, "sft.recent = 2 would do nothing"), ({"sft.recent": -1}, "sft.recent"),
 ])
 def test_settings_that_do_nothing_are_refused(changes, words):
