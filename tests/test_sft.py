@@ -163,7 +163,7 @@ def test_scripted_episodes_with_users_of_many_manners(tmp_path):
     parts = parts_for(tmp_path, "scripted", [])
     plain_words, manners = ([[turn.reply_text for turn in episode.turns] for episode in start.demonstrations(
         replace(parts.config, {"sft.persona_mix": share}), parts.train.tasks[:8],
-        parts.chat, max_tokens=4096, max_new_tokens=64)] for share in (0.0, 1.0))
+        parts.chat, max_tokens=16384, max_new_tokens=256)] for share in (0.0, 1.0))
     pairs = [(before, after) for one, other in zip(plain_words, manners, strict=True)
              for before, after in zip(one, other, strict=True) if before]
     assert sum(before != after for before, after in pairs) > len(pairs) / 2
