@@ -159,15 +159,13 @@ def test_recorded_episodes_are_learned_by_their_tokens_or_else_by_their_text(tmp
 
 
 def test_scripted_episodes_with_users_of_many_manners(tmp_path):
-    """The same conversations in other words, which stand around those of before."""
+    """The first reply has the same words, with others around them."""
     parts = parts_for(tmp_path, "scripted", [])
-    plain_words, manners = ([[turn.reply_text for turn in episode.turns] for episode in start.demonstrations(
-        replace(parts.config, {"sft.persona_mix": share}), parts.train.tasks[:8],
-        parts.chat, max_tokens=16384, max_new_tokens=256)] for share in (0.0, 1.0))
-    pairs = [(before, after) for one, other in zip(plain_words, manners, strict=True)
-             for before, after in zip(one, other, strict=True) if before]
-    assert sum(before != after for before, after in pairs) > len(pairs) / 2
-    assert all(before.rstrip(".").lower() in after.lower() for before, after in pairs)
+    plain_words, manners = ([episode.turns[0].reply_text for episode in start.demonstrations(
+        replace(parts.config, {"sft.persona_mix": share}), parts.train.tasks[:8], parts.chat, max_tokens=16384,
+        max_new_tokens=256)] for share in (0.0, 1.0))
+    assert sum(before != after for before, after in zip(plain_words, manners, strict=True)) >= 5
+    assert all(before.rstrip(".") in after for before, after in zip(plain_words, manners))
 
 
 @pytest.mark.parametrize("changes, words", [
