@@ -61,13 +61,13 @@ def _leaky(scene: Scene) -> Iterator[Move]:
 def _early(scene: Scene) -> Iterator[Move]:
     metric, why = "meta/unsolicited", "the user tells what nobody asked for"
     yield from _own_rules(scene, metric, why)
+    yield _none_of(scene, "user", "drift", metric, why=why)
     for name in ("volunteer_location", "volunteer_id", "reveal_goals"):
         yield _none_of(scene, "env", name, metric, why=why)
     for name in ("volunteer_after", "hint_after"):
         yield predicted(scene, "down", (metric,), f"{why}; he waits longer", times(scene, find(scene, "env", name), 2.0))
     yield predicted(scene, "down", (metric,), f"{why}; one reply tells less",
                     plus(scene, find(scene, "env", "disclose_cap"), -1, low=1))
-    yield _none_of(scene, "user", "drift", metric, why=why)
     yield _more_symbolic(scene, metric, why=why)
 
 

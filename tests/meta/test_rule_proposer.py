@@ -77,7 +77,7 @@ ANCHOR = [row | {"anchor/success_rate": 0.4 + 0.01 * (-1) ** (row["step"] % 2)} 
 # fault -> (what the view holds, what is proposed); a second view in which it can do nothing
 ROWS = {
     "leaky_user": (dict(), {"user.second.leak": 0.0}, dict(knobs=swapped(user__epsilon=0.8, user__second__leak=0.0))),
-    "early_disclosure": (dict(), {"env.disclose_cap": 15}, dict(knobs=swapped(env__disclose_cap=1, user__second__drift=0.0,
+    "early_disclosure": (dict(), {"user.second.drift": 0.0}, dict(knobs=swapped(env__disclose_cap=1, user__second__drift=0.0,
                                                                               user__epsilon=0.8))),
     "premature_stop": (dict(), {"user.second.leave": 0.0}, dict(knobs=swapped(user__second__leave=0.0, env__patience=64))),
     "stonewalling_user": (dict(), {"user.second.drift": 0.0}, dict(knobs=swapped(user__second__drift=0.0,
@@ -187,7 +187,8 @@ def test_only_knobs_of_this_run(tmp_path):
     assert propose(view(tmp_path, knobs=alone, env=function, fault="leaky_user"), Budget()).status == "empty"   # no epsilon
     no_critic = {**KNOBS, "rl": {name: part for name, part in KNOBS["rl"].items() if not name.startswith("critic")}}
     assert propose(view(tmp_path, knobs=no_critic, fault="weak_critic"), Budget()).status == "empty"
-    colbench = knob.patch({**KNOBS, "env": ColbenchKnobs()}, {"env.volunteer_after": 4, "env.info_bonus": 0.2})
+    colbench = knob.patch({**KNOBS, "env": ColbenchKnobs()}, {"env.volunteer_after": 4, "env.info_bonus": 0.2,
+                                                                        "user.second.drift": 0.0})
     waits = change(propose(view(tmp_path, knobs=colbench, fault="early_disclosure"), Budget()), colbench)
     assert waits.changes == {"env.volunteer_after": 8}
     assert change(propose(view(tmp_path, knobs=colbench, fault="farmed_shaping"), Budget()), colbench).changes == {
