@@ -1,9 +1,9 @@
 """EAU against plain PPO, a generic meta-agent and changes between runs only, on Intention and ColBench, five seeds.
 
-Reproduces   nothing published: EAU's comparison at toy size. In training the user's model is as bad as models are known to
-             be: he does not do what he should at three replies of ten, leaves at one of ten, tells a secret at one of five.
-             On the held-out tasks he is another one, who drifts and leaves less, paraphrases nearly always and never leaks.
-             All begin with the same cold start and play the same number of episodes, with those of canaries, anchor
+Reproduces   nothing published: EAU's comparison at toy size, with a simulated user as faulty as such users can be: he does
+             not do what he should at three replies of ten, leaves at one of four, tells a secret at one of five. The user
+             of the held-out tasks is another one, as a person might be: he nearly always says it in other words, seldom
+             drifts or leaves, and never leaks. All begin with the same cold start and play the same number of episodes, with those of canaries, anchor
              tasks and causal tests. generic, cross_run and eau are campaigns of two runs that share them: the second one
              begins with what the first found out, or else the first goes on.
 Hardware     2 CPU cores, 3 GB of memory.
@@ -23,8 +23,8 @@ from eau_jax.users.mixture import mixture
 from eau_jax.users.noisy import fickle, noisy
 
 CONFIGS = Path(__file__).parent
-BAD = {"drift": 0.3, "leave": 0.1}              # of what he decides, whoever words it
-OTHER = noisy._replace(name="noisy_other", knobs=noisy.knobs.replace(drift=0.2, leave=0.04, paraphrase=0.9, leak=0.0))
+BAD = {"drift": 0.3, "leave": 0.25}   # of what he decides, whoever words it
+OTHER = noisy._replace(name="noisy_other", knobs=noisy.knobs.replace(drift=0.05, leave=0.01, paraphrase=0.9, leak=0.0))
 META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16, anchor_every=6, scripted_episodes=16)
 
 
