@@ -4,7 +4,7 @@ Reproduces   nothing published: whom the meta-agent blames, whether it leaves so
              success it gets back. Half of the user's replies come from a stand-in for a language model, which says the
              environment's own words as long as it is healthy.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         two to three minutes a run on one core, and 270 runs: six hours with --jobs 2. Stop it and start it again as you
+Time         70 to 130 seconds a run on one core, and 270 runs: four hours with --jobs 2. Stop it and start it again as you
              like.
 Expected     not measured.
 Command      eau-jax bench-meta --jobs 2     (--faults too_few_turns --seeds 0 is a first look)

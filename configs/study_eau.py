@@ -3,11 +3,12 @@
 Reproduces   nothing published: EAU's comparison at toy size, with a simulated user as faulty as such users can be: he does
              not do what he should at three replies of ten, leaves at one of four, tells a secret at one of five. The user
              of the held-out tasks is another one, as a person might be: he nearly always says it in other words, seldom
-             drifts or leaves, and never leaks. All begin with the same cold start and play the same number of episodes, with those of canaries, anchor
-             tasks and causal tests. generic, cross_run and eau are campaigns of two runs that share them: the second one
-             begins with what the first found out, or else the first goes on.
+             drifts or leaves, and never leaks. All begin with the same cold start and play the same number of episodes, with
+             those of canaries, anchor tasks and causal tests. generic, cross_run and eau are campaigns of two runs that
+             share them: the second one begins with what the first found out, or else the first goes on.
 Hardware     2 CPU cores, 3 GB of memory.
-Time         40 runs or campaigns of 60 updates' worth of episodes, with --jobs 2. Stop it and start it again as you like.
+Time         40 runs or campaigns of 60 updates' worth of episodes, about four minutes each on one core after the cold starts:
+             an hour and a half with --jobs 2. Stop it and start it again as you like.
 Expected     not measured.
 Command      eau-jax compare-methods configs/study_eau.py --jobs 2      (--seeds 0 is a first look)
 """
