@@ -26,7 +26,8 @@ from eau_jax.users.noisy import fickle, noisy
 CONFIGS = Path(__file__).parent
 BAD = {"drift": 0.3, "leave": 0.25}   # of what he decides, whoever words it
 OTHER = noisy._replace(name="noisy_other", knobs=noisy.knobs.replace(drift=0.05, leave=0.01, paraphrase=0.9, leak=0.0))
-META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16, anchor_every=6, scripted_episodes=16)
+META = Meta(proposer=rules, every=3, burn_in=6, canary_tasks=6, anchor_tasks=16, anchor_every=6,
+            scripted_episodes=16)
 
 
 def whole(name: str, bucket) -> Config:
@@ -43,7 +44,8 @@ def whole(name: str, bucket) -> Config:
 def colbench() -> Config:
     """Three quarters of the cold start, which leaves more to learn, on users of many manners: one who has only heard the
     environment's words copies nothing out of other ones."""
-    return replace(whole("colbench_small", lambda task: f"facts_{len(task.data['facts'])}"), {"sft.steps": 600, "sft.persona_mix": 1.0})
+    return replace(whole("colbench_small", lambda task: f"facts_{len(task.data['facts'])}"),
+                   {"sft.steps": 600, "sft.persona_mix": 1.0})
 
 
 def arm(rl: str, ablation: str):

@@ -354,7 +354,8 @@ class Coevolution:
             live={change["owner"]: change["id"] for change in self._with("live", "deferred")},
             cooldowns=watch.cooldowns(past, meta.cooldown), lockouts=watch.lockouts(past),
             swaps_left=1 if meta.between_runs else self._swaps_left(),
-            episodes=self._records.recent(step), rows=rows, buckets=self._buckets(), limits=Limits(meta.blast, meta.fixed), python=self._python)
+            episodes=self._records.recent(step), rows=rows, buckets=self._buckets(),
+            limits=Limits(meta.blast, meta.fixed), python=self._python)
 
     def _buckets(self) -> dict[str, str]:
         """{task: its bucket}, the easiest first."""

@@ -130,7 +130,8 @@ def demonstrations(config: Config, tasks: tuple[Task, ...], chat: template.Chat,
                    max_new_tokens: int) -> list[Episode]:
     """One scripted episode of each task: the expert plays `sft.expert_share` of them, the novice the rest."""
     world = simulator(config.env, symbolic, tasks)
-    pinned = Pinned(knob_tree(config) | {"user": symbolic.knobs.replace(persona_mix=np.float32(config.sft.persona_mix))},
+    user = symbolic.knobs.replace(persona_mix=np.float32(config.sft.persona_mix))
+    pinned = Pinned(knob_tree(config) | {"user": user},
                     compile_rules(config.env.rules, config.env.features), generation=0)
     budgets = Budgets(max_tokens=max_tokens, max_new_tokens=max_new_tokens)
     expert = np.random.default_rng((config.seed, 7)).random(len(tasks)) < config.sft.expert_share
