@@ -225,7 +225,7 @@ def test_a_campaign_is_started_with_its_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(child, "play", lambda file, log, look, stop, command: seen.update({file.parent.name: command}) or 1)
     with Watch() as watch:
         studies.run_missing(one, "", watch)
-    assert seen["c"] == ("campaign", "--max-runs", "2", "--episodes", "20") and seen["a"] == ("train", "--resume")
+    assert seen["c"] == ("campaign", "--max-runs", "2", "--episodes", "20") and seen["a"] == ("train", "--resume", "--no-report")
     links = [studies.folder_of(one, Cell("intention", "c", 0)) / ".jax_cache", one.folder / "intention" / "a" / ".jax_cache"]
     assert all(link.resolve() == (one.folder / ".jax_cache").resolve() for link in links)
 

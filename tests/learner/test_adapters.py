@@ -139,6 +139,7 @@ def test_a_reference_that_sees_the_adapter_would_be_seen(batch, monkeypatch):
     assert np.abs(before - after).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_only_adapters_and_the_value_head_are_trained(learner, batch):
     """Frozen weights keep their bits and their buffers; moments exist for what is trained and for nothing else."""
     own = {f"layers/{name}_{letter}" for name in ADAPTED.lora.targets for letter in "ab"}

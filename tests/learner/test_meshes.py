@@ -79,6 +79,7 @@ def unexpected(text: str, model, mesh) -> collections.Counter:
                                 if shape[0] != "s32" and count > allowed[shape]})
 
 
+@pytest.mark.slow
 def test_only_one_layer_at_a_time_is_collected():
     mesh = mesh_of(2, 2, 2)
     text = program(mesh)

@@ -255,6 +255,7 @@ def killed_and_resumed(root, monkeypatch, crashes, changes=CHANGES, made=parts):
     return launch(root, changes, resume=True, parts=made())
 
 
+@pytest.mark.slow
 def test_killed_in_a_canary_and_in_a_watch_window_it_goes_on_as_it_was(story, tmp_path, monkeypatch):
     changed = lambda: parts(checkpoint=Checkpoint(every=2, keep=1))
     run = killed_and_resumed(tmp_path, monkeypatch, (9, 15), made=changed)
@@ -267,6 +268,7 @@ def test_killed_at_every_phase_it_goes_on_as_it_was(story, tmp_path, monkeypatch
     assert files(run) == files(story)
 
 
+@pytest.mark.slow
 def test_without_a_proposal_nothing_else_changes(plain_run, tmp_path):
     nobody = Proposer("nobody", lambda view, budget: Batch("empty"), at_once=True)
     run = launch(tmp_path, {**CHANGES, "learn.steps": 6}, parts=parts(nobody))
@@ -277,6 +279,7 @@ def test_without_a_proposal_nothing_else_changes(plain_run, tmp_path):
     assert not list(plain_run.glob("rounds")) and not (plain_run / "audit.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_swapping_identical_knobs_and_rules_changes_no_token(plain_run, tmp_path):
     """One that changes nothing is refused in a config; so there are two before one update, there and back."""
     swaps = (Swap(3, {"env.max_turns": 3, "user.leak": 0.1}, intention.rules + ONE_MORE),

@@ -176,6 +176,7 @@ def test_whatever_was_touched_is_seen(tmp_path, touch, said):
     assert (said in found[0]) if said else found == []
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_a_real_run_holds_nothing_of_its_evaluation(tmp_path, monkeypatch):
     first = jax.devices()[:1]
     monkeypatch.setattr(jax, "devices", lambda *_: first)
