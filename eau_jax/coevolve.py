@@ -309,7 +309,7 @@ class Coevolution:
             "rules": proposal.rules, "old_rules": generation.rules if proposal.rules else "",
             "task_mix": {name: [mix[name], share] for name, share in proposal.task_mix.items() if name in mix},
             "moves": list(decision.moves), "generation": generation.number, "rewards_changed": decision.rewards_changed,
-            "prediction": dataclasses.asdict(proposal.prediction), "worn": _worn(proposal.diagnosis),
+            "prediction": dataclasses.asdict(proposal.prediction), "worn": _worn(proposal.owner, proposal.diagnosis),
             "ttl": min(max(proposal.ttl_updates, meta.ttl_least), meta.ttl_most)}
 
     def _sources(self, step: int, state: LearnerState, generation: Generation, rows: Sequence[Any]) -> Sources:
@@ -368,9 +368,10 @@ class Coevolution:
         return self._config.meta.swaps - len(self._with("live", "kept", "rolled_back"))
 
 
-def _worn(found: Diagnosis) -> int:
-    """The first update of what speaks for steps that wear the policy itself; 0 for any other fault."""
-    return min((item.first for item in found.evidence), default=0) if found.fault in WEARING else 0
+def _worn(owner: str, found: Diagnosis) -> int:
+    """The first update of what speaks for steps that wear the policy itself; 0 for any other fault, and for a change that
+    leaves learning as it is, which does not mend one."""
+    return min((item.first for item in found.evidence), default=0) if owner == "rl" and found.fault in WEARING else 0
 
 
 def _world(generation: Generation) -> dict[str, float]:

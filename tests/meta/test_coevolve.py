@@ -27,7 +27,7 @@ from eau_jax.envs.telecom import tasks as telecom_tasks
 from eau_jax.learner.checkpoint import find_step, load_params
 from eau_jax.meta import audit
 from eau_jax.meta.attribution import Experiment
-from eau_jax.meta.proposal import Batch
+from eau_jax.meta.proposal import Batch, Diagnosis, Evidence
 from eau_jax.meta.proposer import Proposer
 from eau_jax.meta.rule_proposer import rules
 from eau_jax.users.noisy import noisy
@@ -372,6 +372,14 @@ def test_causal_tests_are_played_and_counted(tmp_path):
     assert row["meta/causal_episodes"] == sum(result["episodes"] * (2 if name == "repeat" else 1) for name, result in
                                               report["results"].items()) > 0
     assert record(run, "rounds/3.json")["answers"][0]["author"] == "rules"
+
+
+def test_only_a_change_of_learning_asks_for_the_weights_of_before():
+    cited = (Evidence("update_kl", 8, 12, 0.3, 0.05), Evidence("approx_kl", 6, 10, 0.1, 0.02))
+    found = lambda fault: Diagnosis("rl", fault, 0.9, cited)
+    assert coevolve._worn("rl", found("large_updates")) == 6
+    assert coevolve._worn("user", found("large_updates")) == coevolve._worn("rl", found("entropy_collapse")) == 0
+    assert coevolve._worn("rl", Diagnosis("rl", "large_updates")) == 0, "nothing was cited"
 
 
 def test_what_a_causal_test_found_holds_while_its_world_is_the_same():
