@@ -98,7 +98,9 @@ def plus(scene: Scene, path: str, amount: float, low: float = -math.inf, high: f
 
 def homeward(scene: Scene, move: Move) -> Move:
     """The move, where one of its steps goes towards the value that the run began with all the way to it: that value is known
-    to work, and a step to it may be of any size."""
+    to work, and a step to it may be of any size. Where nothing is wrong there is nothing to go back from."""
+    if scene.diagnosis.owner == "none":
+        return move
     def there(path: str, new: float) -> float:
         old, first = scene.values[path], scene.first.get(path, scene.values[path])
         return first if (first - old) * (new - old) > 0 and abs(first - old) > abs(new - old) else new

@@ -17,10 +17,10 @@ from eau_jax.envs.gyms.function import function
 from eau_jax.envs.gyms.intention import intention
 from eau_jax.meta import moves, rule_proposer, watch
 from eau_jax.meta.attribution import TESTS, Experiment, Result, attribute
-from eau_jax.meta.proposal import parse
+from eau_jax.meta.proposal import Diagnosis, parse
 from eau_jax.meta.proposer import Budget, View
 from eau_jax.meta.rule_proposer import propose, rules
-from eau_jax.meta.scene import tree
+from eau_jax.meta.scene import Move, Scene, homeward, tree
 from eau_jax.meta.signals import FAULTS, detect
 from eau_jax.meta.snapshot import schema
 from eau_jax.meta.thresholds import DEFAULTS
@@ -151,6 +151,11 @@ def test_a_step_towards_the_first_value_goes_all_the_way(tmp_path):
     assert knob.outside_trust(fast, proposal.changes) and not knob.outside_trust(fast, proposal.changes, knob.values(KNOBS))
     slow = view(tmp_path / "b", fault="large_updates", first=knob.values(fast))   # it was higher at first: the usual step
     assert change(propose(slow, Budget())).changes[RATE] == 5e-4
+    scene = Scene({}, {"user.epsilon": 0.8}, 0, 0, {}, (), Diagnosis("none", ""), frozenset(), "", "", (), {},
+                  {"user.epsilon": 0.0})
+    least = Move("m", "down", 0.1, 5, "", {"user.epsilon": 0.7})                  # where nothing is wrong, the usual step
+    assert homeward(scene, least) == least
+    assert homeward(scene._replace(diagnosis=Diagnosis("user", "leaky_user")), least).changes == {"user.epsilon": 0.0}
     near = swapped(**{RATE.replace(".", "__"): 1.2e-3})                           # half is below the first value: as usual
     proposal = change(propose(view(tmp_path / "c", knobs=near, fault="large_updates", first=knob.values(KNOBS)), Budget()), near)
     assert proposal.changes[RATE] == pytest.approx(6e-4)
